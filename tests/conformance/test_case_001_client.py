@@ -39,18 +39,18 @@ def producer(installation: Installation) -> Iterator[TransactionProducer]:
 
 
 def ops(installation: Installation) -> list[Op]:
-    """Return what stands in the op topic."""
+    """Return the records of the op topic."""
     return [each.op for each in installation.tail(installation.names.op).to_end()]
 
 
 def all_ops(installation: Installation, producer: TransactionProducer) -> list[Op]:
-    """Close a client, so that it writes nothing more, and return what stands in the op topic."""
+    """Close a client, so that it writes nothing more, and return the records of the op topic."""
     producer.close()
     return ops(installation)
 
 
 def ask(installation: Installation, number: int, **given: Any) -> None:
-    """Write a check request as the daemon does, about a half record that stands."""
+    """Write a check request as the daemon does, about a stored half record."""
     half = installation.write(installation.names.half, b"v", partition=1)
     values: dict[str, Any] = {
         "transaction_id": f"{number:032x}",
@@ -72,7 +72,7 @@ def ask(installation: Installation, number: int, **given: Any) -> None:
 
 
 def op_about(installation: Installation, number: int) -> Op:
-    """Return the answer about a transaction once it stands."""
+    """Return the answer about a transaction once it is stored."""
     wanted = f"{number:032x}"
     found: list[Op] = until(
         f"answer about {number}",
@@ -182,7 +182,7 @@ def test_case_011_several_messages_are_one_transaction(
 def test_case_013_no_decision_before_a_send(
     installation: Installation, producer: TransactionProducer
 ) -> None:
-    """A typed error that says so, and no op; the transaction stays as it was and can be used."""
+    """A typed error, and no op; the transaction stays as it was and can be used."""
     for name in ("commit", "rollback"):
         tx = producer.begin()
         with pytest.raises(IllegalTransitionError, match="nothing was sent"):
@@ -254,7 +254,7 @@ def test_case_018_and_019_what_is_not_for_us_is_skipped(installation: Installati
 
 @pytest.mark.broker
 def test_case_020_and_021_a_checker_that_fails_is_recorded(installation: Installation) -> None:
-    """D-016: raised, or None: UNKNOWN with the reason, not counted; the responder goes on."""
+    """D-016: raised, or None: UNKNOWN with the reason, not counted; the responder continues."""
 
     def checker(view: MessageView) -> Any:
         if view.transaction_id == f"{20:032x}":

@@ -45,7 +45,7 @@ def unasked(view: MessageView) -> Resolution:
 
 
 def ops(installation: Installation) -> list[tuple[OpKind, OpSource, str]]:
-    """Return kind, source and transaction id of what stands in the op topic."""
+    """Return kind, source and transaction id of the records of the op topic."""
     found = [each.op for each in installation.tail(installation.names.op).to_end()]
     return [(op.kind, op.source, op.transaction_id) for op in found]
 
@@ -65,7 +65,7 @@ def test_case_006_and_007_no_ack_no_local_transaction(installation: Installation
 
 
 def test_case_006_what_was_stored_all_the_same_is_rolled_back(installation: Installation) -> None:
-    """No ack, but a half that stands: only rollback is possible, and nobody is asked or served."""
+    """No ack, but a stored half: only rollback is possible; no check, and no delivery."""
     orders = installation.real("orders")
     with installation.producer(unasked) as producer:
         tx = producer.begin()
@@ -111,7 +111,7 @@ def test_case_008_and_062_a_decision_without_ack_is_in_doubt(installation: Insta
 
 
 def test_case_066_closing_waits_for_what_is_under_way(installation: Installation) -> None:
-    """A decision that the client holds for a second to fill a batch stands when close() returns."""
+    """A decision that the client holds to fill a batch is stored when close() returns."""
     with installation.producer(unasked, linger_ms=1_000) as producer:
         tx = producer.begin()
         tx.send(Message(installation.real("orders")))
@@ -124,7 +124,7 @@ def test_case_066_closing_waits_for_what_is_under_way(installation: Installation
 def test_case_066_closing_waits_no_longer_than_its_limit(
     installation: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A decision that nobody acknowledges is in doubt after that, and close() says so."""
+    """A decision without an acknowledgement is in doubt after that, and close() raises it."""
     producer = installation.producer(unasked, **ENDLESS)
     producer.start()
     tx = producer.begin()
@@ -181,7 +181,7 @@ def members(installation: Installation) -> int:
 
 
 def test_case_110_any_living_member_is_found(installation: Installation) -> None:
-    """Members that were killed, and did not leave, do not stand in the way of one that lives."""
+    """Members that were killed, and did not leave, do not block one that lives."""
     orders = installation.real("orders")
     arguments = (installation.servers, GROUP, installation.names.prefix)
     dead = [

@@ -164,7 +164,7 @@ def test_case_079_a_deleted_real_topic_stops_nobody(installation: Installation) 
 
 
 def test_case_103_a_check_names_what_it_is_about(installation: Installation) -> None:
-    """Real topic, transaction id, where the half stands now, and its body."""
+    """Real topic, transaction id, the half's present place, and its body."""
     orders = installation.real("orders")
     installation.start(**QUICK)
     half = installation.half(orders, value=b"body", partition=1)

@@ -1,4 +1,4 @@
-"""Conformance cases 35 and 38: what stands in the half topic, judged by the ledger."""
+"""Conformance cases 35 and 38: the records of the half topic, judged by the ledger."""
 
 from halfbridge.checker.core.plan import Count
 from tests.playbook import (

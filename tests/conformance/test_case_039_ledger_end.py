@@ -118,14 +118,14 @@ def test_case_049_a_decision_without_a_half_has_no_effect() -> None:
 
 
 def test_case_050_another_group_decides_nothing() -> None:
-    """Counted as invalid; the owner's decision stands."""
+    """Counted as invalid; the owner's decision rules."""
     book = started() >> half("A") >> rollback("A", producer_group="thieves")
     book << nothing << counted(Count.INVALID_OP)
     book >> commit("A") << delivered("A")
 
 
 def test_case_051_a_half_without_a_group_cannot_be_read() -> None:
-    """A decode error that says so, and no exception that stops anybody."""
+    """A decode error, and no exception that stops the daemon."""
     header = HALF_METADATA.encode(metadata("A")._replace(producer_group=""))
     with pytest.raises(DecodeError, match="producer group"):
         parse_half([(HALF, header)])
@@ -173,7 +173,7 @@ def test_case_057_commit_then_rollback_leaves_the_message() -> None:
 
 
 def test_case_058_commit_after_discard_is_a_conflict() -> None:
-    """Never a silent delivery: the dead letter stands, the commit is counted and noted."""
+    """Never a silent delivery: the dead letter stays, the commit is counted and noted."""
     book = started() >> half("A") >> discard("A", reason="by hand") << dead("A", "OPERATOR")
     book >> commit("A") << nothing << counted(Count.CONFLICT)
 
@@ -204,7 +204,7 @@ def test_case_061_decisions_survive_any_end_of_the_daemon() -> None:
 
 
 def test_case_067_another_member_of_the_group_may_decide() -> None:
-    """Whoever of the group says it, from whichever process."""
+    """From any process of the group."""
     started() >> half("A") >> commit("A", actor="another host") << delivered("A")
 
 

@@ -142,7 +142,7 @@ def test_case_090_age_alone_is_not_enough() -> None:
 
 
 def test_case_091_a_dead_letter_that_fails_is_written_later() -> None:
-    """It goes with its progress, in one kafka_txn; the half is kept until that stands."""
+    """It goes with its progress, in one kafka_txn; the half is kept until that commits."""
     book = started(check_count_max=1) >> half("A") >> wait(TIMEOUT_MS) >> op_end << asked("A")
     book >> unknown("A", 1) << discard_written("A", "CHECK_TIMES")
     book >> wait(0) >> killed_before_commit >> wait(0) << dead("A", "CHECK_TIMES")

@@ -222,7 +222,7 @@ class SinkScene:
         return self.read(topic or self.orders)
 
     def undecided(self) -> set[str]:
-        """Return the transactions of which no decision stands in the op topic."""
+        """Return the transactions without a decision in the op topic."""
         halves = {parse_half(each.headers)[0].transaction_id for each in self.read(self.names.half)}
         return halves - set(self.decisions())
 

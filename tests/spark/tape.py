@@ -1,7 +1,7 @@
 """An installation's topics as rows of Kafka's schema, written with serde's own codecs.
 
 No broker: offsets are the places in the lists, append times a counter. A snapshot says that all of
-it was read and applied, unless told otherwise.
+it was read and applied, unless a test says otherwise.
 """
 
 from collections import defaultdict

@@ -82,7 +82,7 @@ def daemon_process(installation: Installation, directory: Path) -> Iterator[None
 
 
 class Traffic:
-    """A client at work in a thread of its own until it is told to stop.
+    """A client at work in a thread of its own until it is stopped.
 
     It lives on then, until the block ends: it has left transactions undecided, and is asked.
     """
@@ -214,7 +214,7 @@ def test_another_installation_on_the_same_topic(
 ) -> None:
     """What it delivered is no finding; what nobody delivered is one in the audit of either.
 
-    A report that knows of the other one comes to the same again, without asking for it.
+    A report whose snapshot has the other one is equal, without a query.
     """
     orders = installation.real("orders")
     with closing(Installation(installation.servers, f"eu.{installation.names.prefix}")) as other:
@@ -272,7 +272,7 @@ def test_a_state_is_continued(
     """Only what is new is read, and the report is that of an audit of all.
 
     A delivery that is copied after its transaction was settled is found. Once a topic was made
-    anew, the state is refused: the line says what to do.
+    again, the state is refused: the line says what to do.
     """
     orders, path = installation.real("orders"), tmp_path / "report.json"
     state = ("--state", str(tmp_path / "state"))

@@ -279,7 +279,7 @@ def _recorded(stack: MemoryStack) -> Tape:
 
 
 def test_every_death_leaves_a_ledger_without_findings(spark: SparkSession, tape: Tape) -> None:
-    """What the database committed is delivered once, unless its checker never says so.
+    """What the database committed is delivered once, unless its checker never answers so.
 
     The rest is rolled back, or was never sent.
     """

@@ -23,7 +23,7 @@ def found(
 
     Args:
         spark: A session.
-        tape: What stands in the logs.
+        tape: The records of the logs.
         known: Transaction ids in the other's half topic.
         start_ms: Append time of the first record left there; -1: all are.
     """

@@ -87,7 +87,7 @@ def equals(tape: Tape, *parts: int) -> list[Half]:
 
 
 def test_an_equal_that_is_not_to_be_seen_leaves_the_others_right(spark: SparkSession) -> None:
-    """What was deleted may be the one that is missing here or there, or that stood before."""
+    """What was deleted may be the one that is missing here or there, or the one before."""
     tape = Tape()
     tape.real(tape.half(), 0)
     both = equals(tape, 0, 1)

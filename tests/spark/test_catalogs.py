@@ -83,7 +83,7 @@ def ingested(lake: Lake, topic: RealTopic, *more: str, moment: str = NEVER) -> d
     "lake", ["iceberg", pytest.param("delta", marks=pytest.mark.spark_long)], indirect=True
 )
 def test_a_batch_is_added_once_though_the_driver_died(lake: Lake, topic: RealTopic) -> None:
-    """It dies behind the commit of a batch, and before the one of the next; a third run goes on."""
+    """It dies after the commit of a batch, and before that of the next; a third run continues."""
     expected = deliver(topic, 0)
     killed(lake, topic, COMMITTED, *SMALL_BATCHES)
     added = len(lake.rows())

@@ -105,7 +105,7 @@ def test_a_second_delivery_is_left_out_and_a_second_run_changes_nothing(
 def test_a_day_whose_rows_all_became_duplicates(
     spark: SparkSession, topic: RealTopic, tmp_path: Path, kind: str
 ) -> None:
-    """Delivered again at a lower place: the row moves to the later day, and stands once."""
+    """Delivered again at a lower place: the row moves to the later day, and is there once."""
     tables = Tables(spark, tmp_path, kind)
     topic.commit(Real(transaction_id="a1", partition=1, timestamp_ms=DAY_1_MS))
     tables.ingest(topic)

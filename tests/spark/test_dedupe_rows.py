@@ -88,7 +88,7 @@ def test_the_same_record_ingested_twice(spark: SparkSession) -> None:
 
 
 def test_what_is_not_byte_equal_is_no_duplicate(spark: SparkSession) -> None:
-    """Null and empty differ; so do two records at one place of a topic that was made anew."""
+    """Null and empty differ; so do two records at one place of a topic that was created again."""
     given = [row("a", 1, None), row("a", 2, b"", at_s=5), row(None, 9, b"x"), row(None, 9, b"y")]
     assert [duplicate for duplicate, _ in mark(spark, *given)] == [None] * 4
 

@@ -84,7 +84,7 @@ def test_elsewhere_such_tables_are_refused(
 
 
 def test_a_table_with_other_names_takes_no_rows(spark: SparkSession, engine: Engine) -> None:
-    """Files and partition values would stand under names that the table does not know."""
+    """Files and partition values would have names that the table does not know."""
     table = engine.directory / RENAMED
     log = sorted((table / "_delta_log").glob("*.json"))
     writer = DeltaWriter(spark, str(table), PARTITION_COLUMNS)

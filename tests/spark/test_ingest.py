@@ -1,4 +1,4 @@
-"""Ingesting real topics on a real broker: each committed record once, as it stands."""
+"""Ingesting real topics on a real broker: each committed record once, unchanged."""
 
 import json
 import shutil
@@ -427,7 +427,7 @@ def test_a_topic_that_is_made_anew_under_a_running_stream_ends_it(
 def test_unknown_schemas_are_quarantined_not_dropped(
     table: Table, topic: RealTopic, tmp_path: Path
 ) -> None:
-    """They stand in the same table, apart, with bytes and reason; the job goes on.
+    """They are separate rows of the same table, with bytes and reason; the job continues.
 
     Once their schema is given too, records that come later are decoded; what is quarantined stays.
     """

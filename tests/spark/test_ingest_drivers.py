@@ -29,7 +29,7 @@ def test_the_second_of_two_ingests_adds_nothing(
 ) -> None:
     """One is held between files and commit, the other one overtakes it: each record is there once.
 
-    The first one says that it added nothing, and Spark ends it; a third one goes on behind both.
+    The first one says that it added nothing, and Spark ends it; a third one continues after both.
     """
     topic = make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
     topic.commit(*(Real(transaction_id=f"t{number}") for number in range(RECORDS)))

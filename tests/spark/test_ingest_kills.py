@@ -99,10 +99,10 @@ def start(topic: RealTopic, directory: Path, kind: str, *more: str) -> subproces
 
 
 def await_batch(driver: subprocess.Popen[str]) -> bool:
-    """Return once the driver has told of a batch, or has ended because of its predecessor.
+    """Return once the driver has reported a batch, or has ended because of its predecessor.
 
     A JVM that outlives its driver for a moment may be the first to write a batch, or Spark's note
-    of it; then the successor must stop, and a third one goes on.
+    of it; then the successor must stop, and a third one continues.
     """
     assert driver.stderr is not None
     words = []
@@ -189,7 +189,7 @@ def test_every_record_once_whenever_the_driver_is_killed(
 def test_asked_to_end_it_ends_well(
     kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path
 ) -> None:
-    """SIGTERM is how a job at an interval is stopped: status 0, and its numbers are told."""
+    """SIGTERM is how a job at an interval is stopped: status 0, and its numbers are printed."""
     topic = make_topic(kafka_bootstrap_servers, f"{topic_prefix}orders")
     topic.commit(Real(transaction_id="a1"))
     driver = start(topic, tmp_path, "parquet", "--trigger", "200ms")

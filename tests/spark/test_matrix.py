@@ -90,7 +90,7 @@ def traffic(
 
 
 def test_text_is_distinguished_from_bytes(spark: SparkSession) -> None:
-    """As Python's own decoder does, which is as strict; what stands for a broken byte is text."""
+    """As Python's own decoder does, which is as strict; the replacement character is text."""
     given = [b"", b"a", "é€𝄞".encode(), "\ufffd".encode(), b"\xff", b"a\x80", b"\xed\xa0\x80"]
     given += [b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82"]
     frame = spark.createDataFrame([(each,) for each in given], "data binary")
@@ -225,7 +225,7 @@ def test_write_batch_stream(spark: SparkSession, scene: SinkScene) -> None:
         query.awaitTermination()
 
     numbers = check_a_repeated_batch(scene, run)
-    if HAS_DATA_SOURCES:  # the query goes on with the data source
+    if HAS_DATA_SOURCES:  # the query continues with the data source
         scene.forget_commit(2)
         numbers += scene.add_file(ROWS)
         scene.run(scene.stream(spark))

@@ -87,7 +87,7 @@ def test_a_running_query_is_shown(spark: SparkSession, topic: RealTopic, tmp_pat
 
 
 def test_sinks_are_shown_beside_the_queries(spark: SparkSession) -> None:
-    """Also one whose options are wrong: the scrape says so, and does not fail."""
+    """Also one whose options are wrong: the scrape shows it, and does not fail."""
     with metrics_served(spark, 0, say=lambda _: None, sinks=[{"app.id": "a b"}]) as port:
         assert scrape(port)["sink_lookup_ok,a b"] == 0
 
@@ -142,6 +142,6 @@ def test_rows_behind_the_watermark_are_counted(spark: SparkSession, tmp_path: Pa
 
 
 def test_no_port_no_server(spark: SparkSession) -> None:
-    """Without a port nothing is listened to and nobody is told."""
+    """Without a port no socket listens, and nothing is logged."""
     with metrics_served(spark, None, say=lambda _: pytest.fail("said something")) as port:
         assert port is None

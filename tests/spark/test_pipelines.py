@@ -59,7 +59,7 @@ def run(directory: Path) -> None:
 
 
 def test_a_pipeline_publishes_each_row_once(scene: SinkScene, tmp_path: Path) -> None:
-    """The sink knows a batch whose commit the pipeline has lost, and goes on after it."""
+    """The sink knows a batch whose commit the pipeline has lost, and continues after it."""
     options = scene.options()
     del options["checkpointLocation"]  # the pipeline sets its own
     (tmp_path / "flows").mkdir()

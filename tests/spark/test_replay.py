@@ -122,7 +122,7 @@ def test_table_resumed_in_the_middle(spark: SparkSession, scene: SinkScene) -> N
 def test_topics_with_markers_and_hidden_rows(spark: SparkSession, scene: SinkScene) -> None:
     """Nothing of an empty topic, of an aborted kafka_txn or of an open one; what is committed once.
 
-    The committed row stands between markers, and in front of the open kafka_txn.
+    The committed row is between markers, and in front of the open kafka_txn.
     """
     words = ("--where", "topic = 'nothing'", "--checkpoint", str(scene.directory / "none"))
     assert report(replay(scene, "--replay-id", "empty", *words))["rows"] == 0

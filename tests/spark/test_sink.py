@@ -113,7 +113,7 @@ def test_query_that_fails_for_good(spark: SparkSession, scene: SinkScene) -> Non
 
 
 def test_replay_with_other_rows_fails_loudly(spark: SparkSession, scene: SinkScene) -> None:
-    """A checkpoint that was reset under the same app.id would lose rows: the query says so."""
+    """A checkpoint that was reset under the same app.id would lose rows: the query fails."""
     numbers = scene.add_file(50)
     scene.run(scene.stream(spark))
     scene.write_file(0, [*numbers[:-1], 99])
@@ -121,7 +121,7 @@ def test_replay_with_other_rows_fails_loudly(spark: SparkSession, scene: SinkSce
         scene.run(scene.stream(spark), checkpointLocation=str(scene.directory / "reset"))
     check_exactly_once(scene.settled(), numbers)
     assert scene.undecided() == set()
-    # With what it said, it goes on.
+    # With the option that the error names, it continues.
     scene.run(
         scene.stream(spark), checkpointLocation=str(scene.directory / "reset2"), app_id="feed-2"
     )
@@ -130,7 +130,7 @@ def test_replay_with_other_rows_fails_loudly(spark: SparkSession, scene: SinkSce
 
 @pytest.mark.spark_long
 def test_two_queries_under_one_app(spark: SparkSession, scene: SinkScene) -> None:
-    """Each with its own checkpoint, at once: one is told so and ends, the other goes on."""
+    """Each with its own checkpoint, at once: one ends with an error, the other continues."""
     numbers = [number for _ in range(4) for number in scene.add_file(60)]
     queries = [
         scene.begin(

@@ -1,4 +1,4 @@
-"""The sink where brokers refuse, answer late or not at all: what is rolled back, who is told."""
+"""The sink where brokers refuse, answer late or not at all: rollbacks and errors."""
 
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +54,7 @@ def test_halves_that_the_brokers_refuse(sink: Sink) -> None:
 
 
 def test_what_a_failed_attempt_has_stored_is_rolled_back(proxied: Proxied) -> None:
-    """All of it, though nobody has told where it stands."""
+    """All of it, although its offsets are not known."""
     cluster, sink = proxied
     cluster.proxy.add(INFERRED)
     with pytest.raises(SendError):

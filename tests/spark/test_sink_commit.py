@@ -183,7 +183,7 @@ def test_a_stream_whose_past_is_unknown_is_refused(sink: Sink) -> None:
 
 
 def test_a_batch_that_was_given_up_is_run_anew(sink: Sink) -> None:
-    """Its void COMMIT ends the search, and stands for the batch before."""
+    """Its void COMMIT ends the search, and covers the batch before."""
     sink.committer.commit(0, [sink.attempt()])
     late = sink.attempt(1)
     for _ in range(2):
@@ -203,7 +203,7 @@ def test_a_batch_write_has_any_number(sink: Sink) -> None:
 
 
 def test_an_aborted_attempt_is_never_published(sink: Sink) -> None:
-    """Not even by a commit that comes late; the batch run anew is."""
+    """Not even by a commit that comes late; the batch that is run again is."""
     report, anew = sink.attempt(), sink.attempt()
     sink.committer.abort(0, [report])
     with pytest.raises(AttemptGivenUpError, match="Start the query again"):
@@ -221,7 +221,7 @@ def test_an_abort_after_the_commit_takes_nothing_back(sink: Sink) -> None:
 
 
 def test_a_batch_that_took_too_long_is_void(sink: Sink) -> None:
-    """Its half messages may have been given up: it is run anew, rather than published in part."""
+    """Its half messages may have been given up: it is run again, rather than published in part."""
     report = sink.attempt()
     old = replace(report, first_append_timestamp=report.first_append_timestamp - 86_400_001)
     with pytest.raises(AttemptGivenUpError):
@@ -281,7 +281,7 @@ def test_manifests_are_compressed(
 
 
 def test_a_manifest_topic_that_lost_its_beginning(sink: Sink) -> None:
-    """An app that is not known any more is refused; one that is known goes on."""
+    """An app that is not known any more is refused; one that is known continues."""
     for batch in range(3):
         sink.committer.commit(batch, [sink.attempt(batch)])
     admin = AdminClient({"bootstrap.servers": sink.scene.servers})

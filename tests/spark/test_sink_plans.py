@@ -81,7 +81,7 @@ def test_rows_are_kept_by_the_same_plan_only(
 def test_heartbeats_of_a_new_checkpoint_are_not_those_of_the_old(
     sink: Sink, plan: BatchPlan, error: type[Exception]
 ) -> None:
-    """Their rows are equal by number and hash: they were dropped, and nobody was told."""
+    """Their rows are equal by number and hash: they were dropped without an error."""
     sink.committer.commit(0, [sink.write(HEARTBEATS)], PLAN)
     again = sink.write(HEARTBEATS)
     sink.committer.commit(0, [again], PLAN)
@@ -90,7 +90,7 @@ def test_heartbeats_of_a_new_checkpoint_are_not_those_of_the_old(
 
 
 def test_two_drivers_that_plan_a_batch_otherwise(sink: Sink) -> None:
-    """One of them is published. The checkpoint has the plan of the other: nothing goes on by it.
+    """One of them is published. The checkpoint has the plan of the other: nothing continues by it.
 
     A has planned [0, 40), B [0, 60) in its place, on a store that writes over what is there.
     """
@@ -98,7 +98,7 @@ def test_two_drivers_that_plan_a_batch_otherwise(sink: Sink) -> None:
     sink.committer.commit(0, [of_a], BatchPlan("query", "a's"))
     with pytest.raises(PlanMismatchError, match="Two drivers ran on one checkpoint"):
         sink.committer.commit(0, [of_b], BatchPlan("query", "b's"))
-    # B dies. A has noted the batch as done, so that a restart goes on behind b's plan.
+    # B dies. A has noted the batch as done, so that a restart continues after b's plan.
     after = sink.attempt(1, first=60)
     with pytest.raises(PlanMismatchError, match=r"begins where offsets/0 .* another one"):
         sink.committer.commit(1, [after], BatchPlan("query", "c", "b's", is_before_done=True))
@@ -110,7 +110,7 @@ def test_two_drivers_that_plan_a_batch_otherwise(sink: Sink) -> None:
 
 
 def test_a_driver_whose_plan_was_written_over_publishes_nothing(sink: Sink) -> None:
-    """It runs [0, 40), and a restart would go on behind [0, 60)."""
+    """It runs [0, 40), and a restart would continue after [0, 60)."""
     report = sink.attempt()
     with pytest.raises(PlanMismatchError, match="start that one again"):
         sink.committer.commit(0, [report], replace(PLAN, departure="offsets/0 ends elsewhere"))
@@ -216,7 +216,7 @@ def test_a_plan_that_is_written_over_while_it_runs(spark: SparkSession, scene: S
 def test_a_plan_that_was_written_over_behind_its_commit(
     spark: SparkSession, scene: SinkScene
 ) -> None:
-    """A restart would publish the first file's rows once more: the query says so, and stops."""
+    """A restart would publish the first file's rows once more: the query fails with the reason."""
     numbers = scene.add_file(20)
     scene.run(scene.stream(spark))
     numbers_after = scene.add_file(20)

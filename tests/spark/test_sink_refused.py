@@ -1,4 +1,4 @@
-"""Rows that were published and became dead letters: counted, told, and failing where wanted."""
+"""Rows that were published and became dead letters: counted, reported, and failing where wanted."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -117,7 +117,7 @@ def test_the_first_batch_counts_nothing_of_the_past(sink: Sink) -> None:
 def test_a_dead_letter_topic_that_was_made_anew_is_counted_from_its_beginning(
     sink: Sink, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Its first dead letters stand at offsets that were read of the old topic."""
+    """Its first dead letters have offsets that were read of the old topic."""
     first = sink.attempt(rows=ROWS)
     dead_letter(sink, [first, first])
     sink.committer.commit(0, [first])
@@ -178,7 +178,7 @@ def test_a_scrape_reads_so_far_back_only(sink: Sink, monkeypatch: pytest.MonkeyP
 
 
 def test_a_damaged_manifest_fails_no_scrape(sink: Sink) -> None:
-    """The other apps' metrics are told, and those of the process that shows them."""
+    """Metrics of the other apps are shown, and those of the process that shows them."""
     sink.committer.commit(0, [sink.attempt()])
     producer = Producer({"bootstrap.servers": sink.scene.servers})
     partition = partition_of(b"feed", MANIFEST_PARTITIONS)
@@ -209,7 +209,7 @@ def test_a_query_that_is_to_fail_does_so_before_its_next_batch(sink: Sink) -> No
 
 
 def test_a_look_is_bounded(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A neighbour's dead letters hold a batch up for a moment; the next one goes on there."""
+    """A neighbour's dead letters hold a batch up for a moment; the next one continues there."""
     first = sink.attempt(rows=ROWS)
     sink.committer.commit(0, [first])
     dead_letter(sink, [first] * 30, group="spark-neighbour")
@@ -238,7 +238,7 @@ def test_without_the_topic_it_says_so_once(sink: Sink, caplog: pytest.LogCapture
 
 
 def test_a_daemon_whose_policy_refuses_the_rows(sink: Sink) -> None:
-    """A batch write that waits for its delivery hears of it; said to go on, it goes on."""
+    """A batch write that waits for its delivery fails; with the option to continue it does not."""
     policy = sink.scene.directory / "policy.toml"
     policy.write_text(f'default = "deny"\n[groups]\n"spark-feed" = ["{sink.scene.fixes}"]\n')
     sink.scene.daemon("--policy-file", str(policy))

@@ -91,7 +91,7 @@ def test_a_responder_remembers_ids_only(sink: Sink) -> None:
 
 
 def test_what_nobody_commits_is_given_up_in_the_log(sink: Sink) -> None:
-    """After the app's own maximum; a commit that comes later finds it, and the batch runs anew."""
+    """After the app's own maximum; a commit that comes later finds it, and the batch runs again."""
     report = sink.attempt()
     checker = SinkChecker(sink.options)
     assert checker(view(report, age_ms=86_400_001)) is Resolution.ROLLBACK
@@ -128,7 +128,7 @@ def test_the_log_is_not_searched_for_each_transaction(
 
 
 def test_responders_of_one_process_decide_one_after_the_other(sink: Sink) -> None:
-    """They share a client, whose failure would be told to the wrong one."""
+    """They share a client, whose failure would be reported to the wrong one."""
     together = Barrier(2)
 
     def no_rounds() -> Iterator[list[ManifestTransaction]]:

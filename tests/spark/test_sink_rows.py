@@ -1,4 +1,4 @@
-"""Rows that their real topic would refuse: told by the sink, before they are dead letters."""
+"""Rows that their real topic would refuse: reported by the sink, before they are dead letters."""
 
 from dataclasses import replace
 
@@ -35,7 +35,7 @@ def test_a_row_that_its_topic_would_refuse(sink: Sink) -> None:
 
 
 def test_a_row_too_large_for_a_half_topic_that_then_grew(sink: Sink) -> None:
-    """The limit is read anew after a refusal, in the same process: Spark keeps its workers."""
+    """The limit is read again after a refusal, in the same process: Spark keeps its workers."""
     half = sink.scene.names.half
     sink.alter(half, "max.message.bytes", "200000")
     large = [(b"k", b"v"), (b"k", b"v" * 150_000)]
@@ -120,7 +120,7 @@ def test_an_age_beyond_the_daemons_is_refused(sink: Sink) -> None:
 def test_a_record_that_cannot_be_read_refuses_nothing(
     sink: Sink, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is a hint: without it the daemon's defaults are assumed, and the log says so."""
+    """It is a hint: without it the daemon's defaults are assumed, and a line is logged."""
     caplog.set_level("INFO", "halfbridge.spark")
     say(sink, limit(1), (b"another key", b"?"), (DAEMON_KEY, b"damaged"))
     check_age(sink.options, sink.process.ports)

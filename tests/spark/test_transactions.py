@@ -97,7 +97,7 @@ def test_the_notebook_draws_its_pictures(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """examples/spark_notebook.py as it stands, in a session that is there already."""
+    """examples/spark_notebook.py, unchanged, in an existing session."""
     pytest.importorskip("matplotlib").use("agg")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HALFBRIDGE_BOOTSTRAP_SERVERS", installation.servers)

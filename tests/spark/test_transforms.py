@@ -99,7 +99,7 @@ def _op(kind: OpKind, source: OpSource, age_ms: int = 0) -> Op:
 
 
 def test_every_kind_and_source_as_the_table_has_it(spark: SparkSession) -> None:
-    """All kinds, sources and decisions that stand: who decides, and what is a conflict."""
+    """All kinds, sources and decisions in force: who decides, and what is a conflict."""
     decided = [
         (kind, STATE_AFTER[effect_of(_op(kind, OpSource.CHECKER), State.UNDECIDED)])
         for kind in OpKind

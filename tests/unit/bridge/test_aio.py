@@ -238,7 +238,7 @@ def test_cancelled_in_send_all_gives_up_all_that_was_sent() -> None:
 
 
 def test_cancelled_in_back_pressure_nothing_was_sent() -> None:
-    """The transaction goes on as before, and others are let in."""
+    """The transaction continues as before, and others get room."""
 
     async def main() -> None:
         bench = Bench(in_flight_max=1)
@@ -364,7 +364,7 @@ def test_tasks_are_let_in_as_there_is_room_in_their_order() -> None:
 
 
 def test_a_record_that_finds_the_clients_queue_full_is_kept_and_sent_later() -> None:
-    """The loop goes on; other sends wait behind it."""
+    """The loop runs; other sends wait after it."""
 
     async def main() -> None:
         bench = Bench()

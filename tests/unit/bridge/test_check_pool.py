@@ -293,7 +293,7 @@ def test_stop_ends_every_thread_that_waits() -> None:
 
 
 async def _awaited(_: object) -> None:
-    """Return nothing, to whoever awaits it."""
+    """Return None, from a coroutine."""
 
 
 class _AsyncCheckers:
@@ -324,7 +324,7 @@ def test_what_must_be_awaited_is_known(work: Any, *, wanted: bool) -> None:
     assert is_async(work) is wanted
 
 
-# --- hung checkers are told of, at a pace, to the log and to a listener --------------------
+# --- hung checkers are reported, at a limited rate, to the log and to a listener -----------
 
 WELL = PoolState(able=4)
 SOME = PoolState(able=4, hung=2, hung_s=12.0)

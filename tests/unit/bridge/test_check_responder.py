@@ -54,7 +54,7 @@ def test_an_explicit_answer_counts(resolution: Resolution) -> None:
 
 
 def test_an_answer_may_name_the_number_of_messages() -> None:
-    """Who knows how many the local transaction knew of says so."""
+    """The answer has the number of messages, where the local transaction knows it."""
     assert _answer(Outcome(None, Answer(Resolution.COMMIT, message_count=2))).message_count == 2
 
 
@@ -101,12 +101,12 @@ def test_what_a_checker_raised_is_logged_with_its_traceback(
 
 
 def test_an_answer_covers_every_message_that_was_reported() -> None:
-    """Copies may stand before or behind the last message."""
+    """Copies may be before or after the last message."""
     assert covered(REQUEST) == 9
     assert covered(REQUEST._replace(last_half_offset=-1, half_offset=-1)) == 0
 
 
-# --- who is told that two services use one producer group ----------------------------------
+# --- two services that use one producer group are reported ---------------------------------
 ONE_REQUEST = A_REQUEST._replace(producer_group="shop", real_topic="orders")
 
 
@@ -127,7 +127,7 @@ def test_each_topic_is_logged_now_and_then(caplog: pytest.LogCaptureFixture) -> 
 def test_requests_of_other_groups_and_invented_topics_fill_no_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever may write check requests writes any name into them."""
+    """Any writer of check requests can name any topic in them."""
     group = SharedGroup("shop", Clock())
     group.note(ONE_REQUEST._replace(producer_group="other"))
     assert caplog.messages == []
@@ -212,7 +212,7 @@ def _stalls(member: Member, within_s: float) -> float:
 def test_it_stalls_when_more_is_there_and_nothing_comes(
     brokers: Brokers, member: Member, read: int | None
 ) -> None:
-    """Also where it has read nothing at all: it is told of the end of an empty partition."""
+    """Also where it has read nothing at all: it is given the end of an empty partition."""
     if read is not None:
         member.take(read)
     brokers.ends[PLACE] = 9

@@ -193,7 +193,7 @@ def test_no_count_of_concurrent_callbacks_is_lost() -> None:
 def test_multiprocess_mode_is_warned_of(
     stack: MemoryStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """There prometheus_client shows no custom collector; one line says so."""
+    """There prometheus_client shows no custom collector; one line is logged."""
     monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
     producer = stack.producer("g", checker=commit)
     with caplog.at_level(logging.WARNING):

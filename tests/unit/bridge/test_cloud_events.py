@@ -53,7 +53,7 @@ def sent(message: Message, index: int = 0) -> dict[str, bytes | None]:
 
 
 def test_attributes_are_headers() -> None:
-    """The event's own time and type of content; others stand beside them."""
+    """The event's own time and type of content; others are kept."""
     at = datetime(2026, 11, 28, 9, 30, tzinfo=CET)
     event = CloudEvent(source="/a", type="b", time=at, content_type=None)
     headers = sent(Message("t", headers={"ce_subject": b"42"}, cloud_event=event))

@@ -154,7 +154,7 @@ def test_a_decision_fits_behind_each_half_message() -> None:
 def test_requests_in_flight_follow_the_distance(
     given: int, round_trip_s: float, expected: int
 ) -> None:
-    """Two near a broker, all that keep the order far from it; a given number stands."""
+    """Two near a broker, all that keep the order far from it; a given number is kept."""
     config = replace(CONFIG, requests_in_flight_max=given)
     properties = writer_properties(
         config, CLOCK, message_bytes_max=1_000, round_trip_s=round_trip_s
@@ -169,7 +169,7 @@ def test_more_requests_in_flight_would_lose_the_order() -> None:
 
 
 def test_each_group_is_its_own() -> None:
-    """Whoever reads checks or letters commits in a group of theirs."""
+    """Readers of checks and of letters commit in groups of their own."""
     groups = {
         checks_properties(CONFIG, CLOCK)["group.id"],
         letters_properties(CONFIG, CLOCK)["group.id"],

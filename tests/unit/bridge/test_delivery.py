@@ -22,7 +22,7 @@ TIMEOUT_S = 20.0
 
 
 class Queue:
-    """Stands for a Kafka producer: `poll` settles what was acknowledged."""
+    """A Kafka producer of the test: `poll` settles what was acknowledged."""
 
     def __init__(self) -> None:
         self.acked: deque[Delivery] = deque()
@@ -74,7 +74,7 @@ def test_a_thread_that_waits_alone_serves_itself() -> None:
 
 
 def test_of_two_waiting_threads_none_is_forgotten() -> None:
-    """Whoever waited alone hands over to the background thread when its own wait is over."""
+    """A thread that waited alone hands over to the background thread when its wait is over."""
     queue = Queue()
     server = _server(queue)
     server.start()
@@ -193,7 +193,7 @@ def test_a_callback_that_sends_does_not_recurse() -> None:
 
 
 class _Ticking(SystemClock):
-    """A clock that goes on by `step_s` each time that somebody looks."""
+    """A clock that advances by `step_s` at each reading."""
 
     def __init__(self, step_s: float) -> None:
         self._times = count(1000.0, step_s)

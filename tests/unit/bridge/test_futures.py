@@ -143,7 +143,7 @@ def test_a_callback_that_raises_stops_nothing(
 
 
 def test_a_decision_that_cannot_be_sent_raises(writer: FakeWriter) -> None:
-    """Nothing is on its way, so the caller learns of it at once, and may repeat it."""
+    """Nothing is on its way, so the caller gets the error at once, and may repeat it."""
     shared = shared_around(writer)
     tx = _sent(shared, writer)
     writer.refusals = [KafkaFailure(Code.FATAL)]

@@ -36,7 +36,7 @@ MESSAGE = Message("orders", value=b"v")
 
 
 class _Transaction:
-    """Notes what it is told to do; fails with `error` where there is one."""
+    """Records its calls; fails with `error` if there is one."""
 
     id = "0" * 32
 
@@ -350,7 +350,7 @@ def test_whether_a_decision_is_late(
 
 
 def test_id_and_times_are_the_ports(writer: FakeWriter, tx: Transaction) -> None:
-    """So whoever gives the ports can repeat every byte."""
+    """So a test that gives the ports can repeat every byte."""
     tx.send_async(ORDER)
     _ack(tx, writer, None)
     tx.commit_async()

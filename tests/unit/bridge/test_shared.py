@@ -1,4 +1,4 @@
-"""The half partition of transactions without a key: shared for a moment, then chosen anew."""
+"""The half partition of transactions without a key: shared for a moment, then chosen again."""
 
 from halfbridge.bridge.shared import KEYLESS_STICKY_S, Shared
 from halfbridge.serde.partitioner import partition_of

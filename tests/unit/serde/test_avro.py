@@ -1,4 +1,4 @@
-"""Bytes on the wire: golden for each schema version, equal to fastavro's, and told when broken."""
+"""Bytes on the wire: golden for each schema version, equal to fastavro's; errors of broken ones."""
 
 import io
 from typing import Any
@@ -232,7 +232,7 @@ def test_fields_stand_in_the_schemas_order(codec: Codec[Any], record: Any) -> No
 
 @pytest.mark.parametrize(("codec", "record"), RECORDS)
 def test_truncated_bytes_are_reported(codec: Codec[Any], record: Any) -> None:
-    """Cut off anywhere, the bytes are refused and kept for whoever looks at them."""
+    """Cut off anywhere, the bytes are refused, and kept in the error."""
     whole = codec.encode(record)
     codec.decode(whole)
     for length in range(len(whole)):
@@ -292,7 +292,7 @@ def test_forged_lengths_are_reported(position: int, forged: bytes) -> None:
 
 
 def test_a_long_never_grows_beyond_64_bits() -> None:
-    """A forged long that Avro could not write again must not reach whoever copies the record."""
+    """A forged long that Avro could not write again must not reach code that copies the record."""
     data = HALF_METADATA.encode(HALF_V1)
     id_end = HEADER_BYTES + 1 + len(ID)
     forged = data[:id_end] + b"\xff" * 9 + b"\x62" + data[id_end + 6 :]
@@ -370,7 +370,7 @@ def test_the_memo_never_grows_without_bound() -> None:
 
 
 def test_the_memo_is_bounded_in_bytes_too() -> None:
-    """Names come from whoever may write: 8,192 tails of 4 KB would be 32 MB, four times over."""
+    """Any writer can choose names: 8,192 tails of 4 KB would be 32 MB, four times over."""
     codec: Codec[Op] = Codec(Op, ("op.v1",), memo_longs=2)
     fits, too_long = "r" * (TAIL_BYTES_MAX - 60), "r" * TAIL_BYTES_MAX
     for number in range(TAILS_BYTES_MAX // TAIL_BYTES_MAX + 200):

@@ -93,7 +93,7 @@ def test_a_reserved_name_is_a_flaw(name: str) -> None:
 
 
 def test_a_copy_of_a_flawed_half_has_the_flaw() -> None:
-    """Only the header that counts is replaced, wherever it stands."""
+    """Only the header that counts is replaced, at any position."""
     user = ("h", b"1")
     assert without_half([user, MINE]) == [user]
     assert without_half([MINE, user]) == [user]
@@ -139,7 +139,7 @@ def test_another_producers_record_has_no_identity(headers: list[Header] | None) 
 
 @pytest.mark.parametrize("text", [None, b"", b"0", b"01", b"-1", b"+1", b"1_0", b" 1", b"9" * 11])
 def test_an_index_that_the_daemon_does_not_write_is_no_index(text: bytes | None) -> None:
-    """Two spellings of one index would be two messages to whoever takes each once."""
+    """Two spellings of one index would be two messages to a consumer that deduplicates."""
     with pytest.raises(DecodeError, match="__messageIndex__ is no number"):
         real_identity([(TRANSACTION_ID, b"id"), (MESSAGE_INDEX, text)])
 

@@ -54,7 +54,7 @@ def test_what_was_committed_is_read_back() -> None:
 
 @pytest.mark.parametrize("text", ["v1;3;8;5;7;fb35cda1", "v1;3;8;5;7;12;29a8dfdd"])
 def test_what_earlier_releases_committed_is_read(text: str) -> None:
-    """A worker that is upgraded goes on, whatever budget of waiting its predecessor had spent."""
+    """A worker that is upgraded continues, whatever budget of waiting its predecessor had spent."""
     assert parse_progress(3, 9, text) == PROGRESS
 
 
@@ -125,7 +125,7 @@ def test_any_avro_library_reads_it() -> None:
 
 
 def test_texts_are_bounded() -> None:
-    """Whatever an operator or a log says, the record fits; what is cut says so."""
+    """The record fits with any text of an operator or a log; a cut text is marked."""
     long = "\udcffä\n" * 10_000
     texts = dict.fromkeys(FIELD_BYTES_MAX, long)
     data = encode_action(ACTION_V1._replace(**texts))
@@ -148,7 +148,7 @@ def test_what_is_not_an_action_is_refused() -> None:
         decode_action(whole[:2] + bytes(8) + whole[10:])
 
 
-# --- the nested record of the Spark sink: golden bytes, and told when broken ---------------
+# --- the nested record of the Spark sink: golden bytes, and errors ------------------------
 
 ID = "0199f0c0a5c87a0b8f3e2d1c0b9a8877"
 MANIFEST = BatchManifest(

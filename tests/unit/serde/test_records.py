@@ -39,7 +39,7 @@ def test_an_original_says_what_only_copies_change() -> None:
 
 # --- errors of the wire format -------------------------------------------------------------
 def test_errors_keep_the_bytes_and_the_reason() -> None:
-    """Whoever catches one can show what was read and say who must act."""
+    """Each error has the bytes that were read, and says who must act."""
     error = UnknownSchemaError("no such schema", b"\1", "ab")
     assert (error.reason, error.data, error.fingerprint) == ("no such schema", b"\1", "ab")
     assert isinstance(error, DecodeError)

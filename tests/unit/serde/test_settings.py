@@ -307,7 +307,7 @@ def test_a_record_that_is_too_long_is_not_read() -> None:
 
 @pytest.mark.parametrize("name", [*DaemonSettings().limits(), "further"])
 def test_a_limit_below_1_is_no_limit(name: str) -> None:
-    """Nobody may be told that an age of -1 ms is too long."""
+    """No error says that an age of -1 ms is too long."""
     value: object = {"later": 0} if name == "further" else 0
     with pytest.raises(DecodeError, match="is 0, less than 1"):
         decode_daemon_settings(encode_daemon_settings(SETTINGS_V1._replace(**{name: value})))

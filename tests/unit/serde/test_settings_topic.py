@@ -66,7 +66,7 @@ def test_the_bytes_of_the_switch_do_not_change() -> None:
 
 
 def test_texts_are_bounded() -> None:
-    """A long reason is cut, and says so; the record fits."""
+    """A long reason is cut, and marked as cut; the record fits."""
     data = encode_switch(SWITCH_V1._replace(who="\udcff" * 9_000, reason="ä" * 9_000))
     assert len(data) <= SWITCH_BYTES_MAX
     assert len(decode_switch(data).reason.encode()) <= REASON_BYTES_MAX

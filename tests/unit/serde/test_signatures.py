@@ -34,7 +34,7 @@ SECRET = bytes(range(32))
 METADATA = HALF_METADATA.encode(A_HALF)
 HEADERS = [("trace", b"abc"), ("empty", b""), ("null", None)]
 
-# Test vectors. HMAC-SHA256 with the secret 00 01 ... 1f; what is signed stands in ADR 19.
+# Test vectors. HMAC-SHA256 with the secret 00 01 ... 1f; ADR 19 says what is signed.
 HALF_SIGNATURE = "2b28b27c740b30c2c394285af26f064309c8561a3476a0233ad8cecd2ba98abd"
 OP_SIGNATURE = "90a94295443ad9e59057e528f094006f50cf974919f54958b1993bbdf408e0b3"
 SIGN_HEADER = (
@@ -59,7 +59,7 @@ def half(**more: object) -> bytes:
 
 
 def test_the_bytes_of_a_half_record_are_golden() -> None:
-    """Whoever signs and whoever verifies must come to the same bytes, whatever their release."""
+    """Signer and verifier must compute the same bytes, in any pair of releases."""
     assert hmac.digest(SECRET, half(), "sha256").hex() == HALF_SIGNATURE
 
 
@@ -296,7 +296,7 @@ def test_another_installation_of_the_same_topics_is_another() -> None:
     ids=str,
 )
 def test_a_signature_put_on_another_record_is_none(other: dict[str, Any]) -> None:
-    """Whoever sees a signed record cannot say anything else with its signature."""
+    """The signature of a record cannot be used for another one."""
     ring = a_ring(*(a_key(role, id="one", secret=secret("s")) for role in ("client",)))
     stolen = next(header for header in signed(ring, A_HALF) if header[0] == SIGN)
     forged = [("trace", b"1"), stolen, (HALF, HALF_METADATA.encode(A_HALF._replace(**other)))]
@@ -350,7 +350,7 @@ def test_an_op_cannot_be_moved() -> None:
 
 
 def test_a_key_of_another_group_is_foreign() -> None:
-    """Whoever has a client's key of one group decides nothing of another."""
+    """A client's key of one group decides nothing of another group."""
     ring = a_ring(a_key("client", groups=["bills"]))
     op = AN_OP._replace(producer_group="bills")
     headers = signed_op(ring, op)
@@ -360,7 +360,7 @@ def test_a_key_of_another_group_is_foreign() -> None:
 
 
 def test_a_key_is_good_from_one_time_to_another() -> None:
-    """A key that was rotated out signs nothing that is appended later; what stands, stands."""
+    """A key that was rotated out signs nothing that is appended later; older records stay valid."""
     ring = a_ring(a_key("client", valid_from_ms=BORN_MS, valid_until_ms=BORN_MS + HOUR_MS))
     headers = signed_op(ring, AN_OP)
     check_op(ring, AN_OP, headers)
@@ -402,7 +402,7 @@ def test_the_key_says_the_algorithm() -> None:
     ],
 )
 def test_junk_is_no_signature(header: bytes, doubt: Doubt) -> None:
-    """Whatever stands in RMQ_SIGN, the verifier answers."""
+    """The verifier answers for any content of RMQ_SIGN."""
     ring = a_ring()
     with pytest.raises(NotBelievedError, match=doubt.value):
         check(ring, [(SIGN, header), (HALF, HALF_METADATA.encode(A_HALF))])

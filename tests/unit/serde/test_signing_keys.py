@@ -14,7 +14,7 @@ PUBLIC = "11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="
 
 
 def test_a_file_is_read(tmp_path: Path) -> None:
-    """What stands in it, with the defaults of what does not."""
+    """The fields of the file, with defaults for those that it does not have."""
     ed = a_key("daemon", algorithm="ed25519", secret="", private=PRIVATE, public=PUBLIC)
     demands = [{"groups": ["a", "b"], "from_ms": 5, "fresh_ms": 60_000}]
     path = write_key_file(tmp_path / "keys.toml", a_table(a_key("client"), ed, demands=demands))

@@ -1,4 +1,4 @@
-"""The command `replay`: what is wrong on its line is said before a JVM is started."""
+"""The command `replay`: errors of its command line are reported before a JVM is started."""
 
 from dataclasses import replace
 

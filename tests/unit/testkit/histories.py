@@ -71,7 +71,7 @@ class History:
         return tid
 
     def log(self, tid: str, kind: OpKind, messages: int) -> tuple[int, int]:
-        """Append one op and return where it stands."""
+        """Append one op and return its place."""
         source = OpSource.CHECKER if kind is OpKind.DISCARD else OpSource.PRODUCER
         op = new_op(
             transaction_id=tid,

@@ -128,7 +128,7 @@ def test_something_else_listens() -> None:
 
 
 def test_check_ends_the_wait() -> None:
-    """Whoever knows that the process died need not wait for the limit."""
+    """A caller that knows that the process died need not wait for the limit."""
 
     def died() -> None:
         raise RuntimeError("died")
@@ -167,7 +167,7 @@ def test_docker_asked_for_in_ci_without_a_daemon(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.process
 def test_neither_jars_nor_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is missing for the embedded broker is told: it needs the least."""
+    """The error names what the embedded broker lacks: it needs the least."""
     monkeypatch.setenv("DOCKER_HOST", "unix:///nowhere/docker.sock")
     monkeypatch.setenv("HALFBRIDGE_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -40,7 +40,7 @@ def test_planted_fault(fault: Callable[[History], Anomaly], history: History) ->
 
 
 def test_repeats_are_allowed_at_least_once() -> None:
-    """A repeat counts and is no finding; the first record must stand where the order wants it."""
+    """A repeat counts and is no finding; the first record must be in order."""
     history = History()
     first = history.add("COMMIT", key=b"a")
     history.add("COMMIT", key=b"a")  # the other op partition
@@ -76,7 +76,7 @@ def test_key_order_across_op_partitions_is_free() -> None:
 
 
 def test_first_decision_wins() -> None:
-    """A COMMIT behind a ROLLBACK delivers nothing, though the client was told that it stands."""
+    """A COMMIT after a ROLLBACK delivers nothing, although it was acknowledged."""
     history = History()
     tid = history.add("ROLLBACK")
     at = history.log(tid, OpKind.COMMIT, 1)
@@ -134,7 +134,7 @@ def test_early_discard_does_not_bind() -> None:
 
 
 def test_a_discard_that_claims_no_age_binds() -> None:
-    """After fifteen counted answers the DISCARD stands: what is delivered then is a phantom."""
+    """After fifteen counted answers the DISCARD rules: a delivery after it is a phantom."""
     history = History()
     tid = history.add("DISCARD", messages=1)
     history.ops = [replace(read, op=read.op._replace(age_ms=0)) for read in history.ops]

@@ -50,7 +50,7 @@ def test_changes_want_the_role_operate(tmp_path: Path, path: str) -> None:
 
 @pytest.mark.parametrize("path", CHANGES)
 def test_a_change_wants_a_reason(tmp_path: Path, path: str) -> None:
-    """What stands in the audit log says why."""
+    """The audit log says why."""
     answer = stage(tmp_path).client(OPERATE_TOKEN).post(path, json={})
     assert answer.status_code == 400
     assert "reason" in answer.json()["detail"]
@@ -167,7 +167,7 @@ def test_signing_in_leads_to_this_server_only(tmp_path: Path, wanted: str) -> No
 
 
 def test_another_sites_form_signs_nobody_in_or_out(tmp_path: Path) -> None:
-    """A browser says where a form stands."""
+    """A browser sends the origin of a form."""
     client = stage(tmp_path).client()
     foreign = {"Origin": "https://a.example"}
     for path in ("/sign-in", "/sign-out"):

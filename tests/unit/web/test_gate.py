@@ -78,7 +78,7 @@ def test_a_wrong_file_is_refused_without_showing_a_token(
 
 @pytest.mark.parametrize("mode", [0o604, 0o602, 0o620, 0o644])
 def test_a_file_that_others_may_read_is_refused(tmp_path: Path, mode: int) -> None:
-    """Whoever may read the file may do all that the daemon's operators may."""
+    """A reader of the file has all rights of the daemon's operators."""
     with pytest.raises(ConfigError, match=f"mode {mode:04o}"):
         read_tokens(_file(tmp_path, f"read {READ_TOKEN}\n", mode))
 
@@ -107,7 +107,7 @@ def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
 def test_a_file_that_became_wrong_leaves_the_tokens_of_before(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A slip of an editor locks nobody out, and the log says so."""
+    """A damaged file locks no user out, and a line is logged."""
     clock = ManualClock()
     file = TokenFile(token_file(tmp_path), monotonic=clock)
     _file(tmp_path, "operate\n")
@@ -134,7 +134,7 @@ def test_a_session_is_found_by_its_id_only() -> None:
 
 
 def test_an_idle_session_ends() -> None:
-    """Each request begins the time anew."""
+    """Each request restarts the time."""
     clock = ManualClock()
     sessions = Sessions(monotonic=clock)
     session = sessions.open(ALICE)
@@ -170,7 +170,7 @@ def test_the_session_that_was_used_longest_ago_makes_room() -> None:
 
 
 def test_one_token_ends_no_session_of_another() -> None:
-    """Whoever signs in again and again ends the oldest of the same token's sessions only."""
+    """Repeated sign-ins end only the oldest of the same token's sessions."""
     sessions = Sessions(monotonic=ManualClock())
     alice = sessions.open(ALICE)
     grafana = Principal("grafana", Role.READ, b"another token")

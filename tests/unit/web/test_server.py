@@ -358,7 +358,7 @@ def test_a_slow_call_is_not_waited_for() -> None:
 
 
 def test_a_failure_is_raised_and_kept_for_a_while() -> None:
-    """A Kafka that does not answer is not asked anew by each request."""
+    """A Kafka that does not answer is not asked again by each request."""
 
     async def go() -> None:
         work, calls = Work(), []

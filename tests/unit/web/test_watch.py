@@ -56,7 +56,7 @@ def test_a_quantile_is_the_bound_of_its_bucket() -> None:
     assert quantile(first, last, 0.5) == 0.01
     assert quantile(first, last, 0.99) == 0.02
     assert quantile(last, last, 0.5) is None
-    assert quantile(last, first, 0.5) == 0.01  # the daemon began anew
+    assert quantile(last, first, 0.5) == 0.01  # the daemon restarted
     beyond = Reading(at_s=1, buckets={0.01: 10.0, math.inf: 20.0})
     assert quantile(Reading(at_s=0), beyond, 0.99) == math.inf
     assert quantile(Reading(at_s=0), Reading(at_s=1), 0.99) is None
@@ -181,7 +181,7 @@ def test_a_stopped_partition_and_a_silent_daemon_are_shown(
 
 @pytest.mark.process
 def test_the_first_reading_is_waited_for_without_a_page_that_hangs(daemon: HttpServer) -> None:
-    """Before the first reading the page says so."""
+    """Before the first reading the page shows that there is none."""
     web = _web(daemon)
     assert "first reading" in web.client().get("/").text
     assert web.client().get("/api/v1/overview").json() == {"read": False, "daemons": []}

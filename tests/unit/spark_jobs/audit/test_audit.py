@@ -1,4 +1,4 @@
-"""The command `audit`: what is wrong on its line is said before a JVM is started."""
+"""The command `audit`: errors of its command line are reported before a JVM is started."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What a user is told of an error that the JVM raised."""
+"""The text that a user sees for an error of the JVM."""
 
 from __future__ import annotations
 
@@ -167,7 +167,7 @@ def test_findings_have_an_exit_status_of_their_own(as_part_of_a_group: bool) -> 
     ],
 )
 def test_errors_are_one_line_and_status_1(error: Exception) -> None:
-    """Whatever the user can act upon is told in one line, without a traceback."""
+    """An error that the user can act upon is one line, without a traceback."""
 
     @click.command(cls=JobCommand)
     def job() -> None:

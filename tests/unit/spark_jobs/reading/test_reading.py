@@ -31,7 +31,7 @@ PROGRESS = Progress(half=3, op=9, rebuild_to=8, ops_from=5, position=7)
 
 
 def test_offsets_and_positions_are_read() -> None:
-    """O is the op partition's offset, P stands in its metadata; other topics do not matter."""
+    """O is the op partition's offset, P is in its metadata; other topics do not matter."""
     committed = {
         (HALF, 0): (3, ""),
         (OP, 0): (9, PROGRESS.metadata()),

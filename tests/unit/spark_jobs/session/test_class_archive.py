@@ -30,7 +30,7 @@ MADE = "made\n"
 
 
 def stub(directory: Path, script: str) -> Java:
-    """A Java that does what `script` says; $archive is where it is told to put the archive."""
+    """A Java that does what `script` says; $archive is the path of the archive."""
     path = directory / "bin" / "java"
     path.parent.mkdir(exist_ok=True)
     find = 'for word; do archive="${word#-XX:SharedArchiveFile=}"; done\n'

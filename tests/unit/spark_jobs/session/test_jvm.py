@@ -146,7 +146,7 @@ def test_scala_is_read_from_sparks_own_jars(tmp_path: Path) -> None:
 
 
 def test_packages_are_of_the_very_release() -> None:
-    """For --packages of spark-submit; where no Scala is told, PyPI's."""
+    """For --packages of spark-submit; without a version of Scala, that of PyPI's."""
     assert packages("3.5.6-amzn-0") == (
         "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.6,org.apache.spark:spark-avro_2.12:3.5.6"
     )

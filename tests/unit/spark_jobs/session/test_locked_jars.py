@@ -231,7 +231,7 @@ def test_one_process_resolves_at_a_time(
 
 
 def test_the_pinned_kafka_is_locked() -> None:
-    """With its log binding; every line is well-formed and no jar stands there twice."""
+    """With its log binding; every line is well-formed and no jar is listed twice."""
     path = lock_of(KAFKA_VERSION)
     assert path is not None
     jars = read_lock(path)

@@ -53,7 +53,7 @@ def test_a_chunk_has_at_most_so_many_bytes() -> None:
 
 
 def test_half_partitions_do_not_share_a_chunk() -> None:
-    """A transaction stands in one pair; rows of several keys interleave."""
+    """A transaction is in one pair; rows of several keys interleave."""
     cut = chunks()
     placed = [cut.place(n % 2, "a", 1) for n in range(6)]
     assert [each.transaction_id for each in placed] == ["0", "1", "0", "1", "0", "1"]
@@ -148,7 +148,10 @@ def test_manifests_that_cannot_be_read_fail_no_batch(
 
 @pytest.mark.parametrize("claimed", [NO_BATCH, -5])
 def test_what_was_not_looked_up_fails_a_query_that_is_to_fail(claimed: int) -> None:
-    """It may be rows that were published: a stub has no batch. Without the option it is told."""
+    """It may be rows that were published: a stub has no batch.
+
+    With fail.on.refused=false the query continues.
+    """
     topic = Topic(Letter("t", claimed, "why"))
     with pytest.raises(
         RefusedError, match=r"1 transactions .* until one new batch is published"
@@ -192,7 +195,7 @@ def test_a_row_that_does_not_fit_is_told_what_to_do() -> None:
 
 
 def test_where_settings_may_not_be_read_all_fits() -> None:
-    """No more can be told of it."""
+    """No more is known of it."""
     unknown = RealTopic(ANY_BYTES, is_compacted=False)
     assert unknown.refusal(("orders", -1, None, b"v" * (1 << 20), [])) == ""
 

@@ -1,4 +1,4 @@
-"""What a checkpoint says of a batch, and what a driver that runs another plan is told."""
+"""What a checkpoint has of a batch, and the error of a driver that runs another plan."""
 
 import json
 from collections.abc import Iterator
@@ -87,7 +87,7 @@ def test_a_file_without_offsets_is_no_plan(checkpoint: Path, damaged: str) -> No
 
 @pytest.mark.parametrize("location", ["", "s3a://lake/checkpoint", "/nowhere"])
 def test_what_cannot_be_read_is_not_known(location: str, caplog: pytest.LogCaptureFixture) -> None:
-    """The batch goes on with the query's id, and the log says so."""
+    """The batch continues with the query's id, and a line is logged."""
     assert plan(location, 1) == BatchPlan(QUERY)
     assert "not distinguished" in caplog.text
 
@@ -100,7 +100,7 @@ def test_a_directory_of_another_query_is_not_read(checkpoint: Path) -> None:
 
 @pytest.mark.process
 def test_a_driver_that_cannot_be_asked_fails_no_batch(caplog: pytest.LogCaptureFixture) -> None:
-    """It is told in the log, as a driver's address is of use to nobody else."""
+    """A line is logged; the batch has the plan of the query."""
     nowhere = DriverAddress(1, "secret")
     assert plan_of(QUERY, 0, address=nowhere, location="") == BatchPlan(QUERY)
     assert "cannot be read" in caplog.text
@@ -108,7 +108,7 @@ def test_a_driver_that_cannot_be_asked_fails_no_batch(caplog: pytest.LogCaptureF
 
 
 def test_the_drivers_address_does_not_leave_it() -> None:
-    """Whoever has it can run code in the driver: executors get the writer without."""
+    """Its holder can run code in the driver: executors get the writer without it."""
     options = parse_options({"kafka.bootstrap.servers": "127.0.0.1:1", "app.id": "app"})
     writer = StreamWriter(options, DriverAddress(1, "secret"))
     assert writer.__getstate__() == {"options": options, "driver": None}
@@ -182,7 +182,7 @@ def installation() -> Iterator[Installation]:
 
 
 def test_a_batch_is_published_once_by_whichever_driver(installation: Installation) -> None:
-    """Two drivers that know nothing of each other bring an attempt each; one of them stands."""
+    """Two drivers that know nothing of each other bring an attempt each; one of them is kept."""
     first, second = installation.attempt("task 1", 0), installation.attempt("task 2", 0)
     installation.committer("driver 1").commit(0, [first])
     installation.committer("driver 2").commit(0, [second])

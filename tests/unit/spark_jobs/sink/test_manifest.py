@@ -170,7 +170,7 @@ def test_a_search_ends_at_the_app_s_newest_record() -> None:
 
 
 def test_a_search_passes_other_apps_in_growing_windows() -> None:
-    """Few questions to the broker, however far back the app's newest record stands."""
+    """Few questions to the broker, however old the app's newest record is."""
     others = [manifest("x", batch=9)._replace(app_id="other")] * 200_000
     entries = log(manifest("a", batch=3), *others)
     search = Search(4, start=0, end=len(entries))
@@ -184,7 +184,7 @@ def test_a_search_passes_other_apps_in_growing_windows() -> None:
 
 
 def test_a_straggler_of_a_stopped_driver_does_not_hide_the_winner() -> None:
-    """Its record of batch 1 stands behind batch 2, and says that it had not looked so far."""
+    """Its record of batch 1 follows batch 2, and says that its search had not come so far."""
     entries = log(
         manifest("a", batch=0, searched_from=0),
         manifest("b", batch=1, searched_from=1),
@@ -201,7 +201,7 @@ def test_a_straggler_of_a_stopped_driver_does_not_hide_the_winner() -> None:
 
 @pytest.mark.parametrize("batch", [21, 22])
 def test_a_rejection_does_not_hide_the_batch_before(batch: int) -> None:
-    """Whoever aborts has settled nothing: what stands below may wait for its decisions yet."""
+    """An abort has settled nothing: batches below may still wait for their decisions."""
     others = [manifest("x", batch=9)._replace(app_id="other")] * WINDOW_RECORDS
     aborted = rejecting("b")._replace(batch_id=21, searched_from=1 + len(others))
     entries = log(manifest("a", batch=20), *others, aborted)
@@ -209,7 +209,7 @@ def test_a_rejection_does_not_hide_the_batch_before(batch: int) -> None:
 
 
 def test_a_void_commit_says_that_the_batch_before_was_there() -> None:
-    """The search ends at what its writer had searched: it stands for what is further down."""
+    """The search ends at what its writer had searched: the record covers everything below."""
     others = [manifest("x", batch=9)._replace(app_id="other")] * WINDOW_RECORDS
     void = manifest("b", batch=21, searched_from=1 + len(others), first=-2_000)
     entries = log(manifest("a", batch=20), *others, void)
@@ -235,7 +235,7 @@ def test_a_log_that_lost_its_beginning_is_told() -> None:
 
 
 def test_feeding_a_finished_search_is_a_bug() -> None:
-    """It is told, not passed over."""
+    """It is an error, and not skipped."""
     with pytest.raises(ValueError, match="over"):
         Search(0, start=0, end=0).feed([])
 

@@ -125,7 +125,7 @@ def _report(batch_id: int) -> AttemptReport:
 def test_a_batch_is_not_published_without_the_report_of_each_task(
     messages: list[AttemptReport | None],
 ) -> None:
-    """The rows of a task that is left out would be lost, and nobody would be told."""
+    """The rows of a task that is left out would be lost without an error."""
     options = parse_options(
         {
             "kafka.bootstrap.servers": "127.0.0.1:1",

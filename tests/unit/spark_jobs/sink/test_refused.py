@@ -1,4 +1,4 @@
-"""How the dead-letter topic is read, with Kafka clients that answer as they are told."""
+"""How the dead-letter topic is read, with Kafka clients whose answers a test sets."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ class Kafka:
     """A dead-letter topic of one partition, and the clients that reach it.
 
     Attributes:
-        clock: Goes on while somebody waits.
+        clock: Advances while a caller waits.
         told: Headers of each record, or the error that asking for them raises.
         end: What the leader says for read_committed; None: the records' own.
         ends_at_s: When it says the records' own end.
@@ -180,7 +180,7 @@ def test_a_record_whose_headers_cannot_be_read_is_nobodys(letters: Letters) -> N
 def test_brokers_that_do_not_answer_fail_no_batch(
     letters: Letters, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The dead letters are not counted now, the log says so, and the next poll goes on."""
+    """The dead letters are not counted now, a line is logged, and the next poll continues."""
     kafka, dead = letters
     kafka.told = [letter("a")]
     kafka.failure = KafkaFailure(Code.TRANSPORT)
@@ -399,5 +399,5 @@ def test_order_and_cut_do_not_matter_but_repeats_do() -> None:
 
 
 def test_the_hash_stays_the_same_for_ever() -> None:
-    """It stands in manifests, and is compared after an upgrade."""
+    """It is stored in manifests, and compared after an upgrade."""
     assert hashed(*DIFFERENT) == "8f3cf8d9988eb60b5d06b74c1d86b99e"

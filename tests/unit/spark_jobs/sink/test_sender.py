@@ -1,4 +1,4 @@
-"""What the sink sends, by a writer that does as it is told."""
+"""What the sink sends, by a writer whose answers a test sets."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Kafka:
     """Half, op and a real topic, and a writer whose records are stored when it is flushed.
 
     Attributes:
-        clock: Goes on while the writer waits.
+        clock: Advances while the writer waits.
         writers: Properties of each writer that was made.
         written: Topic and value of each record that the writer took.
         full_until_s: Until when there is no room in the queue.
@@ -167,7 +167,7 @@ def test_a_query_sets_the_linger_of_halves_and_not_of_decisions(kafka: Kafka) ->
 
 
 def test_a_round_begins_when_the_one_before_is_stored(kafka: Kafka, process: SinkProcess) -> None:
-    """And the last offset of each partition is told."""
+    """And the last offset of each partition is reported."""
     assert decided(process, [listed("a", "b"), listed("c")]) == {1: 3}
     ops = [OP.decode(value) for _, value in kafka.written]
     assert [op.transaction_id for op in ops] == ["a", "b", "c"]
@@ -301,7 +301,7 @@ def test_a_letter_is_of_the_app_or_may_be() -> None:
 
 
 def test_a_transaction_counts_once_however_looks_cut_it() -> None:
-    """Its dead letters stand in several partitions: the one of message 0 counts for all."""
+    """Its dead letters are in several partitions: the one of message 0 counts for all."""
     winners = {4: manifest(4, "t", "u"), 5: manifest(5), 6: manifest(6)}
     looks = [
         [headers(None, name="t", index=1), headers(name="t")],
@@ -334,7 +334,7 @@ def test_a_transaction_counts_with_all_its_messages_and_once() -> None:
 
 
 def test_made_up_batches_cost_a_few_searches() -> None:
-    """Anybody who may write half messages may name any batch; the rest is told, not counted."""
+    """Anybody who may write half messages may name any batch; the rest is logged, not counted."""
     asked: list[int] = []
 
     def winner_of(batch: int) -> None:

@@ -367,7 +367,7 @@ def test_commit_of_another_process_is_repeated(stack: MemoryStack) -> None:
 
 
 def test_a_lost_leader_ends_every_wait_in_time(stack: MemoryStack) -> None:
-    """An unknown outcome after decision_timeout_ms; the loop goes on meanwhile."""
+    """An unknown outcome after decision_timeout_ms; the loop runs meanwhile."""
     ticks = []
 
     async def main() -> None:
@@ -526,7 +526,7 @@ def test_a_client_dies_at_each_step(stack: MemoryStack, step: Step | None) -> No
 
 
 def test_every_crash_runs_asynchronous_clients() -> None:
-    """Rows and messages agree after each death, and a step that is never reached is said."""
+    """Rows and messages agree after each death, and a step that is never reached is an error."""
 
     def place(stack: MemoryStack, step: Step | None) -> Callable[[], tuple[object, object]]:
         stack.create_topic("orders")

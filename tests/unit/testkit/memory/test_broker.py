@@ -66,7 +66,7 @@ def test_a_dead_member_is_out_after_its_session(machine: Machine) -> None:
 
 
 def test_old_records_are_deleted(machine: Machine) -> None:
-    """Those older than retention.ms; younger ones, and what stands behind them, stay."""
+    """Those older than retention.ms; younger ones, and all that follow them, stay."""
     process = machine.process("p")
     writer = machine.ports(process).kafka.writer({})
     _reported(writer)
@@ -79,7 +79,7 @@ def test_old_records_are_deleted(machine: Machine) -> None:
 
 
 def test_rights_are_those_of_a_process(machine: Machine) -> None:
-    """Who may not write is refused, who may not read is told, who may not see sees nothing."""
+    """Without WRITE or READ a client gets an error; without DESCRIBE it sees no topic."""
     kafka = machine.ports(machine.process("p")).kafka
     free = machine.ports(machine.process("free")).kafka
     rights = machine.broker.rights["p"] = Rights(unread={"topic"}, unwritten={"topic"})
@@ -148,7 +148,7 @@ def _store(partition: Partition, epoch: int, first: int, count: int = 1) -> int:
 
 
 def test_a_repeated_batch_is_stored_once() -> None:
-    """A broker knows each of a producer's last five batches, and where it stands."""
+    """A broker knows each of a producer's last five batches, and their offsets."""
     partition = Partition("topic", 0)
     offsets = [_store(partition, 0, first, 2) for first in range(0, 12, 2)]
     assert [_store(partition, 0, first, 2) for first in range(2, 12, 2)] == offsets[1:]
@@ -257,7 +257,7 @@ def test_what_is_due_at_the_end_is_done() -> None:
 
 
 def test_a_task_that_never_waits_ends_all_the_same() -> None:
-    """Its deadline comes although time stands still while somebody can go on."""
+    """Its deadline comes although time does not move while a task can run."""
     with Machine() as machine:
         ports = machine.ports(machine.process("spinning"))
         ended: list[bool] = []

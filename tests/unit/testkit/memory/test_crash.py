@@ -279,7 +279,7 @@ def test_a_commit_that_the_database_refuses_is_not_the_step(stack: MemoryStack, 
 
 
 def test_a_death_in_the_background_ends_the_block(stack: MemoryStack) -> None:
-    """Of pipelined sends the acknowledgement comes in another task; the code learns it later."""
+    """Of pipelined sends the acknowledgement comes in another task; the code gets it later."""
     with stack.producer(GROUP, checker=lambda _: Resolution.UNKNOWN) as producer:
         with stack.crash_at(Step.AFTER_DECISION_SENT) as crash:
             tx = producer.begin()

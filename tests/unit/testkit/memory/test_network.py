@@ -19,7 +19,7 @@ _PLACE = ("topic", 0)
 
 
 class Faulty(Network):
-    """Does to the next requests of a kind what it was told to do.
+    """Applies the faults that a test sets to the next requests of a kind.
 
     Attributes:
         fates: Kind -> what becomes of its next requests: "lost", "late", "unanswered" or "slow".
@@ -97,7 +97,7 @@ def _transactional(machine: Machine, **properties: Any) -> Any:
 
 @pytest.mark.parametrize("outcome", ["lost", "unanswered"])
 def test_an_idempotent_writer_repeats_and_stores_once(machine: Machine, outcome: str) -> None:
-    """Whether the first request came or not, each record stands once, and is acknowledged."""
+    """Whether the first request came or not, each record is stored once, and is acknowledged."""
     writer = _kafka(machine).writer({"enable.idempotence": True, "request.timeout.ms": 1_000})
     _network(machine).outcomes[Kind.PRODUCE] = [outcome]
     reported = _written(writer, 3)
@@ -285,7 +285,7 @@ def test_a_static_member_may_fence_itself(machine: Machine) -> None:
 
 
 def test_a_member_closes_though_nobody_answers(machine: Machine) -> None:
-    """The group learns of it when the member's session is over."""
+    """The group notices it when the member's session is over."""
     member = _member(machine, "one")
     _network(machine).outcomes[Kind.LEAVE] = ["lost"]
     member.close()

@@ -1,4 +1,4 @@
-"""Who goes on, what time it is, and what is left of a process that was killed."""
+"""Which task runs, the virtual time, and the rest of a process that was killed."""
 
 import gc
 import queue
@@ -45,7 +45,7 @@ def test_a_wait_outside_tasks_lets_all_go_on_in_turn(scheduler: Scheduler) -> No
 
 
 def test_a_wait_ends_as_soon_as_it_may(scheduler: Scheduler) -> None:
-    """Time stands still where a task does what is waited for."""
+    """Time does not move where a task does what is waited for."""
     process, done = Process("p"), []
     scheduler.start(process, lambda: done.append(True), "a")
     assert scheduler.wait(process, lambda: bool(done), 10.0)
@@ -110,7 +110,7 @@ def test_what_a_task_raises_comes_to_whoever_steps_it(scheduler: Scheduler) -> N
 
 
 def test_a_killed_process_does_nothing_more(scheduler: Scheduler) -> None:
-    """Its tasks end where they stand: no `finally` block runs, not even in a garbage collection."""
+    """Its tasks end at once: no `finally` block runs, not even in a garbage collection."""
     process, other, reported = Process("p"), Process("other"), []
 
     def work() -> None:
@@ -177,7 +177,7 @@ def test_the_end_ends_everything(scheduler: Scheduler) -> None:
 
 
 def test_a_frozen_process_stands_still(scheduler: Scheduler) -> None:
-    """It goes on later, and finds that time has passed."""
+    """It continues later, and finds that time has passed."""
     process, other, reported = Process("p"), Process("other"), []
     scheduler.start(process, _ticking(scheduler, process, reported, "a", 1.0), "a")
     scheduler.wait(other, None, 1.0)
@@ -225,7 +225,7 @@ def clock(ports: Ports) -> Clock:
 
 
 def test_an_event_wakes_who_waits(run: Concurrency, clock: Clock) -> None:
-    """Also one that is cleared before whoever waits goes on."""
+    """Also one that is cleared before the waiting task runs."""
     event = run.event()
     assert not event.wait(1.0)
     assert clock.monotonic() == 1.0

@@ -126,7 +126,7 @@ def test_a_stack_that_is_not_started_says_so() -> None:
 
 
 def test_a_restart_needs_a_crash(stack: MemoryStack) -> None:
-    """Whoever restarts a client that lives has made a mistake."""
+    """To restart a client that lives is an error."""
     with pytest.raises(RuntimeError, match="no client has died"):
         stack.restart()
 

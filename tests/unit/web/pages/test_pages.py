@@ -328,7 +328,7 @@ def test_one_that_was_given_up_is_resumed_on_its_page(scene: Scene, web: MemoryW
 def test_bulk_is_bounded_and_changes_come_one_after_the_other(
     web: MemoryWeb, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More is a matter for the command; who comes second is told so."""
+    """More is a matter for the command; the second request gets an error."""
     services = web.web.services
     given = {"reason": "a"}
     for names in (frozenset[str](), frozenset(map(str, range(BULK_MAX + 1)))):
@@ -340,7 +340,7 @@ def test_bulk_is_bounded_and_changes_come_one_after_the_other(
     assert Wanted(ids=frozenset({"a"})).ids
 
 
-# --- where the marks of a transaction's life stand -----------------------------------------
+# --- positions of the marks of a transaction's life ----------------------------------------
 
 BEGIN_MS = 1_700_000_000_000
 
@@ -388,7 +388,7 @@ def test_times_of_the_axis_do_not_overlap() -> None:
 
 
 def test_a_life_of_any_length_is_a_picture_of_bounded_size() -> None:
-    """1,000 messages with copies are told in the table."""
+    """1,000 messages with copies are in the table."""
     picture = timeline([_event(Kind.HALF, each) for each in range(MARKS_MAX + 7)])
     assert len(picture.marks) == MARKS_MAX
     assert picture.left_out == 7

@@ -156,7 +156,7 @@ def test_a_commit_delivers_and_stands_in_the_audit_log(stack: MemoryStack, web: 
 
 
 def test_a_rollback_by_the_api_and_a_second_decision(stack: MemoryStack, web: MemoryWeb) -> None:
-    """The first decision stands, and whoever comes second is told who was first."""
+    """The first decision rules, and the second request gets 409 with it."""
     wanted = _undecided(stack)
     stack.advance(seconds=8)
     answer = web.call(f"/api/v1/transactions/{wanted}/rollback", reason="cancelled")
