@@ -6,11 +6,12 @@ not import it.
 
 from __future__ import annotations
 
-import logging
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
+from threading import Lock
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from prometheus_client import Counter, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
@@ -50,12 +51,13 @@ class Description(NamedTuple):
     is_counter: bool = True
 
 
-_LOG = logging.getLogger("halfbridge.bridge")
 _PREFIX = "halfbridge_client_"
 _METERS_PREFIX = "halfbridge."
 _GROUP = "producer_group"
 # Either name turns prometheus_client's multiprocess mode on.
 _MULTIPROCESS = ("PROMETHEUS_MULTIPROC_DIR", "prometheus_multiproc_dir")
+# How late multiprocess mode shows a figure. A copy takes some ten microseconds.
+_COPY_S = 1.0
 # Name -> description. `labels` are those besides the producer group.
 DESCRIPTIONS = {
     "half_messages": Description(
@@ -97,17 +99,51 @@ class ClientCollector(Collector):
             yield family
 
 
-def warn_of_multiprocess_mode(environ: Mapping[str, str]) -> None:
-    """Log a warning if `environ` turns prometheus_client's multiprocess mode on.
+def is_multiprocess(environ: Mapping[str, str]) -> bool:
+    """Return whether `environ` turns prometheus_client's multiprocess mode on."""
+    return any(name in environ for name in _MULTIPROCESS)
 
-    It shows no custom collector: the process that is scraped reads values from files, and has no
-    producer of the others to ask.
+
+class MultiprocessCollector(Collector):
+    """Copies the figures into the files of prometheus_client's multiprocess mode.
+
+    That mode shows no custom collector: the process that is scraped reads the values of all
+    processes from files. So `collect` yields nothing.
     """
-    if any(name in environ for name in _MULTIPROCESS):
-        _LOG.warning(
-            "PROMETHEUS_MULTIPROC_DIR is set, and prometheus_client's multiprocess mode shows"
-            " no custom collector: serve the registry of this collector in each process"
-        )
+
+    def __init__(self, producers: Iterable[Source]) -> None:
+        self._producers = tuple(producers)
+        self._lock = Lock()
+        self._copied: dict[tuple[str, ...], int] = {}
+        self._metrics: dict[str, Any] = {}
+        for name, (text, labels, is_counter) in DESCRIPTIONS.items():
+            given: dict[str, Any] = {"labelnames": (_GROUP, *labels), "registry": None}
+            self._metrics[name] = (
+                Counter(_PREFIX + name, text, **given)
+                if is_counter
+                else Gauge(_PREFIX + name, text, multiprocess_mode="livesum", **given)
+            )
+
+    def collect(self) -> Iterable[Metric]:
+        """Copy the figures; called by the registry."""
+        self.copy()
+        return ()
+
+    def copy(self) -> None:
+        """Copy the figures as they are now."""
+        with self._lock:
+            for name, samples in families(self._producers).items():
+                for labels, value in samples:
+                    key = (name, *labels.values())
+                    # Counters have no `set`.
+                    self._metrics[name].labels(**labels).inc(value - self._copied.get(key, 0))
+                    self._copied[key] = value
+
+    def follow(self, pause: Callable[[float], None]) -> None:
+        """Copy the figures each second, as long as the process lives."""
+        while True:
+            self.copy()
+            pause(_COPY_S)
 
 
 def register_meters(producers: Sequence[Source], provider: MeterProvider | None) -> None:

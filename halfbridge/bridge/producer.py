@@ -7,6 +7,7 @@ import logging
 import weakref
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from halfbridge import environment
@@ -362,16 +363,23 @@ class TransactionProducer:
 
         A registry refuses a second collector of the same metrics, so one collector has the figures
         of all producers of a process: this one and the `others`, blocking and asynchronous.
-        Logs a warning under prometheus_client's multiprocess mode, which shows no such collector.
+        Under prometheus_client's multiprocess mode a thread copies the figures each second into the
+        files of that mode; call this in each process, after the fork.
         """
         # Imported here: a service without metrics does not load prometheus_client.
         from halfbridge.bridge.client_metrics import (  # noqa: PLC0415
             ClientCollector,
-            warn_of_multiprocess_mode,
+            MultiprocessCollector,
+            is_multiprocess,
         )
 
-        warn_of_multiprocess_mode(environment.variables())
-        return ClientCollector(_sources(self, *others))
+        sources = _sources(self, *others)
+        if not is_multiprocess(environment.variables()):
+            return ClientCollector(sources)
+        collector = MultiprocessCollector(sources)
+        follow = partial(collector.follow, self._ports.run.pause)
+        self._ports.run.start(follow, "halfbridge-metrics")
+        return collector
 
     def register_meters(
         self,

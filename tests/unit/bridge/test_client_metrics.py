@@ -1,14 +1,17 @@
 """The figures of a service's producer, in the registry of the service."""
 
-import logging
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader, NumberDataPoint
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from halfbridge import Message, MessageView, Resolution
 from halfbridge.bridge.client_metrics import DESCRIPTIONS
@@ -190,16 +193,32 @@ def test_no_count_of_concurrent_callbacks_is_lost() -> None:
     assert [outcomes.counts()[HALF_MESSAGE, STORED] for _ in range(3)] == [4 * many] * 3
 
 
-def test_multiprocess_mode_is_warned_of(
-    stack: MemoryStack, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+# A service process: one message is stored, one decision is committed.
+_SERVICE = """
+from prometheus_client import REGISTRY
+from halfbridge.bridge import Message, Resolution
+from halfbridge.testkit.memory.stack import MemoryStack
+
+with MemoryStack() as stack:
+    stack.create_topic("orders")
+    with stack.producer("g", checker=lambda _: Resolution.COMMIT) as producer:
+        REGISTRY.register(producer.collector())
+        with producer.begin() as tx:
+            tx.send(Message("orders", value=b"v"))
+        stack.advance(seconds=2)  # the figures are copied each second
+"""
+
+
+@pytest.mark.process
+def test_multiprocess_mode_sums_the_figures_of_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There prometheus_client shows no custom collector; one line is logged."""
-    monkeypatch.delenv("PROMETHEUS_MULTIPROC_DIR", raising=False)
-    producer = stack.producer("g", checker=commit)
-    with caplog.at_level(logging.WARNING):
-        producer.collector()
-        assert not caplog.records
-        monkeypatch.setitem(os.environ, "PROMETHEUS_MULTIPROC_DIR", "anywhere")
-        producer.collector()
-    (line,) = caplog.records
-    assert "multiprocess mode" in line.getMessage()
+    """A process that is scraped shows the figures of others, which have ended."""
+    monkeypatch.setitem(os.environ, "PROMETHEUS_MULTIPROC_DIR", str(tmp_path))
+    for _ in range(2):
+        subprocess.run([sys.executable, "-c", _SERVICE], check=True)
+    registry = CollectorRegistry()
+    MultiProcessCollector(registry, path=str(tmp_path))
+    assert sample(registry, "half_messages_total", outcome="stored") == 2
+    assert sample(registry, "decisions_total", decision="COMMIT", outcome="stored") == 2
+    assert sample(registry, "in_flight") == 0
