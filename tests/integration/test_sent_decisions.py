@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ from tests.integration.producing import GROUP, Cluster
 from tests.kit.waiting import until
 
 if TYPE_CHECKING:
-    from halfbridge.bridge import DecisionFuture
+    from halfbridge.bridge import DecisionFuture, MessageView
+    from tests.integration.installation import Installation
 
 pytestmark = pytest.mark.broker
 
@@ -23,7 +25,7 @@ _ROOT = Path(__file__).resolve().parents[2]
 _TRANSACTIONS = 100
 _ENDS_S = 60.0
 _PROGRAM = """
-import os, sys
+import os, signal, sys
 from halfbridge import Message, Resolution, TransactionProducer
 
 servers, prefix, topic, group, count, end = sys.argv[1:]
@@ -41,25 +43,40 @@ if end == "fork" and not os.fork():
     sys.exit(0)  # runs the parent's exit functions once more
 if end == "raises":
     raise SystemExit(3)
+if end == "sigterm":
+    os.kill(os.getpid(), signal.SIGTERM)
 """
 
 
 @pytest.mark.parametrize("end", ["ends", "raises", "fork"])
 def test_a_program_that_ends_without_close_sends_its_decisions(cluster: Cluster, end: str) -> None:
     """The queue is flushed at exit: each decision is in the log once, also after a fork."""
-    words = (cluster.servers, cluster.names.prefix, cluster.orders, GROUP, str(_TRANSACTIONS), end)
-    ended = subprocess.run(
-        (sys.executable, "-c", _PROGRAM, *words),
-        cwd=_ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=_ENDS_S,
-    )
+    ended = _run(cluster.servers, cluster.names.prefix, cluster.orders, end)
     assert (ended.returncode, ended.stderr) == (3 if end == "raises" else 0, "")
     ops = [op for _, op in cluster.ops()]
     assert [op.kind for op in ops] == [OpKind.COMMIT] * _TRANSACTIONS
     assert len({op.transaction_id for op in ops}) == _TRANSACTIONS
+
+
+def test_decisions_of_a_program_that_sigterm_ends_are_left_to_the_check(
+    installation: Installation,
+) -> None:
+    """Python ends at once, without exit functions; another process answers: all is delivered."""
+    installation.make(groups=(GROUP,))
+    orders = installation.topic("orders")
+    ended = _run(installation.servers, installation.names.prefix, orders, "sigterm")
+    assert (ended.returncode, ended.stderr) == (-signal.SIGTERM, "")
+    asked: set[str] = set()
+
+    def check(view: MessageView) -> Resolution:
+        asked.add(view.transaction_id)
+        return Resolution.COMMIT
+
+    installation.start(transaction_timeout_ms=500, check_interval_ms=300)
+    with installation.producer(check):
+        delivered = installation.tail(orders).until(_TRANSACTIONS)
+    assert len(delivered) == _TRANSACTIONS
+    assert asked  # linger_ms held decisions back
 
 
 @pytest.mark.feature
@@ -92,3 +109,15 @@ def test_a_decision_that_no_broker_takes_reaches_the_callback(cluster: Cluster) 
         producer._shared.op_topic = op_topic
         assert tx.commit(wait=True).result().op_offset == 0
     assert [op.kind for _, op in cluster.ops()] == [OpKind.COMMIT]
+
+
+def _run(servers: str, prefix: str, topic: str, end: str) -> subprocess.CompletedProcess[str]:
+    words = (servers, prefix, topic, GROUP, str(_TRANSACTIONS), end)
+    return subprocess.run(
+        (sys.executable, "-c", _PROGRAM, *words),
+        cwd=_ROOT,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=_ENDS_S,
+    )
