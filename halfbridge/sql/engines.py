@@ -199,7 +199,7 @@ def connecting(*, answer_s: float, settings: str = "") -> Callable[..., BoundedC
     Options in the URL take precedence over `settings`. If a pooler refuses the settings, the
     connection is made without them, with a warning.
     """
-    told: list[None] = []
+    warned: list[None] = []
 
     def connect(_dialect: Any, _record: Any, given: Any, named: Any) -> BoundedConnection:
         options = f"{settings} {named.get('options', '')}".strip()
@@ -209,8 +209,8 @@ def connecting(*, answer_s: float, settings: str = "") -> Callable[..., BoundedC
             if not settings or _REFUSED not in str(error):
                 raise
             made = BoundedConnection.connect(*given, **named)
-            if not told:
-                told.append(None)
+            if not warned:
+                warned.append(None)
                 _LOG.warning("a pooler refuses %s: the server's own values apply", settings)
         made.answer_s = answer_s
         return made

@@ -112,7 +112,7 @@ class TransactionEndedError(SqlError):
         return (
             f"the database transaction of {self.transaction_id} ended inside of the block, by a"
             " statement that commits by itself or a rollback of the database's own;"
-            f" {_STANDS[self.outcome]}"
+            f" {_BEFORE_IT[self.outcome]}"
         )
 
 
@@ -130,7 +130,7 @@ class CommitUnknownError(SqlError, OutcomeUnknownError):
         self.transaction_id = transaction_id
 
 
-_STANDS = {
+_BEFORE_IT = {
     Outcome.COMMITTED: "the statements before that are committed, and the messages are delivered",
     Outcome.ROLLED_BACK: "the statements before that are rolled back, and no message is delivered",
     None: "a check will find out whether the statements before that are committed",

@@ -145,7 +145,7 @@ def test_the_lock_file_names_a_broker_and_its_client() -> None:
 
 
 def test_machine_and_time() -> None:
-    """Every figure is told with what it depends on."""
+    """Every figure is printed with what it depends on."""
     machine = this_machine()
 
     assert machine["cores"] >= 1

@@ -1,4 +1,4 @@
-"""The times of steps: whole_waysed by transaction, and told as a table."""
+"""The times of steps: grouped by transaction, and printed as a table."""
 
 from benchmarks.steps import STEPS, table, whole_ways
 
@@ -17,7 +17,7 @@ def test_only_transactions_that_passed_all_steps_count() -> None:
 
 
 def test_each_step_begins_where_the_one_before_ends() -> None:
-    """Steps of 1, 2, ... 9 ms come to 45 ms; of two transactions the nearest rank is told."""
+    """Steps of 1, 2, ... 9 ms come to 45 ms; of two transactions the nearest rank is printed."""
     row = [sum(range(count + 1)) * MS for count in range(len(STEPS) + 1)]
     lines = table([row, row]).splitlines()
     assert lines[0] == "2 transactions"

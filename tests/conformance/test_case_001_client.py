@@ -194,7 +194,7 @@ def test_case_013_no_decision_before_a_send(
 
 
 @pytest.mark.broker
-def test_case_014_and_063_a_decision_goes_where_its_half_stands(
+def test_case_014_and_063_a_decision_is_written_to_the_op_topic_of_its_half(
     installation: Installation, producer: TransactionProducer
 ) -> None:
     """Partition and offset of the receipt are those of the op; the call returns its place."""

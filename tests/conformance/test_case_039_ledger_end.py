@@ -85,7 +85,7 @@ def test_case_043_a_kind_outside_the_enum_cannot_be_read() -> None:
         pytest.param(rollback("A"), nothing, counted(Count.ROLLED_BACK), id="45"),
     ],
 )
-def test_case_044_and_045_a_late_decision_of_the_producer_stands(
+def test_case_044_and_045_a_late_decision_of_the_producer_is_final(
     end: Step, written: Lines, counts: Counted
 ) -> None:
     """D-014: behind the immunity the first decision still wins; RocketMQ refuses it (604)."""
@@ -102,7 +102,7 @@ def test_case_046_behind_the_immunity_a_check_decides_too() -> None:
     book >> commit("A", source=OpSource.CHECK, check_number=1) << delivered("A")
 
 
-def test_case_047_without_immunity_a_late_commit_stands() -> None:
+def test_case_047_without_immunity_a_late_commit_is_applied() -> None:
     """However late, as long as nothing was decided before."""
     started() >> half("A") >> wait(1_000 * SECOND_MS) >> commit("A") << delivered("A")
 

@@ -52,7 +52,7 @@ def config(cluster: ProxiedCluster, make_config: Callable[..., CheckerConfig]) -
 
 
 @pytest.mark.parametrize("kafka", [{}, {"log.connection.close": "false"}], ids=["", "quiet"])
-def test_a_commit_that_may_arrive_twice_wears_its_producer(
+def test_a_commit_that_may_arrive_twice_replaces_its_producer(
     cluster: ProxiedCluster, config: CheckerConfig, kafka: dict[str, str]
 ) -> None:
     """The connection is lost after the commit, which is repeated and succeeds.

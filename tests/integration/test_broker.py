@@ -224,7 +224,7 @@ def test_failed_start_shows_the_log_and_leaves_nothing(tmp_path: Path) -> None:
         EmbeddedBroker(tmp_path, properties={"num.io.threads": "0"}).start()
 
 
-def test_cluster_goes_on_without_one_node(cluster: EmbeddedCluster) -> None:
+def test_cluster_works_without_one_node(cluster: EmbeddedCluster) -> None:
     """With acks=all and two in sync, one killed node costs nothing; it comes back with all."""
     servers = cluster.bootstrap_servers
     create(servers, "orders", replicas=3)
@@ -238,7 +238,7 @@ def test_cluster_goes_on_without_one_node(cluster: EmbeddedCluster) -> None:
     assert read(cluster.node(leader).bootstrap_servers, "orders") == [b"1", b"2"]
 
 
-def test_cluster_goes_on_with_one_node_paused(cluster: EmbeddedCluster) -> None:
+def test_cluster_works_with_one_node_paused(cluster: EmbeddedCluster) -> None:
     """A node that hangs is voted out like a dead one, and rejoins when it resumes."""
     servers = cluster.bootstrap_servers
     create(servers, "paused", replicas=3)

@@ -196,7 +196,10 @@ def test_who_fills_a_pairs_memory_is_warned_and_stopped_in_time(installation: In
     daemon = installation.start(entries_bytes_max=64 * KIBIBYTE)
     undecided = fill(installation, orders, 64 * KIBIBYTE)
     daemon.counts("rocketmq_half_messages", len(undecided))
-    until("an operator is told", lambda: "entries_bytes_max" in daemon.healthz()[1]["reason"])
+    until(
+        "the health page names the setting",
+        lambda: "entries_bytes_max" in daemon.healthz()[1]["reason"],
+    )
     assert daemon.healthz()[0] == 503
     assert daemon.metric("halfbridge_entries_fill_ratio") >= 0.85
 

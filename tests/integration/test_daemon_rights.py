@@ -143,7 +143,7 @@ def test_no_right_on_the_settings_topic(
         lines = [each.getMessage() for each in list(caplog.records)]
         return [line for line in lines if line.startswith("settings record: ")]
 
-    until("it is told", reported)
+    until("it is reported", reported)
     assert "TOPIC_AUTHORIZATION_FAILED" in reported()[0]
     assert daemon.healthz()[0] == 200
 

@@ -59,7 +59,7 @@ def _hold_fetches(cluster: ProxiedCluster, times: int) -> None:
     until("a fetch is held", lambda: cluster.proxy.hits(rule.act, Api.FETCH) > before)
 
 
-def test_a_consumer_that_stands_still_is_replaced(
+def test_a_consumer_that_receives_nothing_is_replaced(
     cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The daemon was well, and delivered nothing of a partition until it was started again."""
@@ -96,7 +96,7 @@ def test_a_pair_that_new_consumers_read_no_better_is_left_out(
     daemon.counts("halfbridge_partitions_waiting", 0)
 
 
-def test_a_reader_of_bodies_that_stands_still_is_replaced(
+def test_a_reader_of_bodies_that_receives_nothing_is_replaced(
     cluster: ProxiedCluster, proxied: Installation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each attempt to deliver what the ledger let go would have failed as the first one did."""

@@ -160,7 +160,7 @@ def test_an_installation_without_the_topic(
     topic = installation.topic("orders")
     daemon = installation.start()
     command = f"halfbridge topics create --bootstrap-servers {installation.servers}"
-    until("it is told", lambda: _lines(caplog, "WARNING settings record", command))
+    until("it is logged", lambda: _lines(caplog, "WARNING settings record", command))
     _deliver(installation, topic)
     until("the client tells it", lambda: _lines(caplog, "INFO", "using defaults"))
     assert daemon.healthz()[0] == 200

@@ -276,7 +276,7 @@ def test_offsets_are_never_guessed_where_ops_stand(installation: Commanded) -> N
 
 
 @pytest.mark.feature
-def test_init_goes_on_behind_what_was_delivered(installation: Commanded) -> None:
+def test_init_continues_behind_delivered_records(installation: Commanded) -> None:
     """Delivered transactions are passed, undelivered and undecided ones are kept."""
     names = installation.names
     _create(installation, "--partitions", "1")

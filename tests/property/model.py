@@ -102,12 +102,12 @@ def is_excess(half: HalfRead) -> bool:
 
 def key_of(half: HalfRead) -> tuple[str, str, int]:
     """Return the transaction of a half message, and its life."""
-    told = half.metadata
-    return told.transaction_id, told.producer_group, told.resume_count
+    metadata = half.metadata
+    return metadata.transaction_id, metadata.producer_group, metadata.resume_count
 
 
 def line(what: str, half: HalfRead) -> str:
     """Return in words what became of a half message."""
-    told = half.metadata
-    life = f"/{told.resume_count}" if told.resume_count else ""
-    return f"{what} {told.transaction_id}{life} of {told.producer_group} [{told.message_index}]"
+    of = half.metadata
+    life = f"/{of.resume_count}" if of.resume_count else ""
+    return f"{what} {of.transaction_id}{life} of {of.producer_group} [{of.message_index}]"

@@ -343,17 +343,19 @@ def _compare_junk(log: Log, junk: list[tuple[str, int]], *, is_final: bool) -> N
 
 def _compare_copies(log: Log, truth: Rulings, *, is_final: bool) -> None:
     """Each counted answer puts back a copy with its count; no copy counts more answers."""
-    told: dict[tuple[str, str, int], set[int]] = {}
+    copied: dict[tuple[str, str, int], set[int]] = {}
     for half in log.half:
         if isinstance(half, HalfRead) and half.metadata.origin_offset >= 0:
-            told.setdefault(key_of(half), set()).add(half.metadata.check_times)
-    for key, counts in told.items():
+            copied.setdefault(key_of(half), set()).add(half.metadata.check_times)
+    for key, counts in copied.items():
         if max(counts) > truth.answers[key]:
             raise BrokenPromiseError(f"{key} was put back with {max(counts)} answers")
     for key, answers in truth.answers.items() if is_final else ():
         counted = set(range(1, min(answers, LEDGER.check_count_max - 1) + 1))
-        if not counted <= told.get(key, set()):
-            raise BrokenPromiseError(f"{key} counted {answers} answers, its copies {told.get(key)}")
+        if not counted <= copied.get(key, set()):
+            raise BrokenPromiseError(
+                f"{key} counted {answers} answers, its copies {copied.get(key)}"
+            )
 
 
 def _is_dead(truth: Rulings, name: str, group: str) -> bool:

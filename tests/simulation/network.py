@@ -78,7 +78,7 @@ class ChosenNetwork(Network):
     """
 
     def __init__(self, scheduler: Scheduler, world: World) -> None:
-        super().__init__(scheduler, gives_way=True)
+        super().__init__(scheduler, yields=True)
         self._world = world
         self._outage_until_ms = 0
         self.late: list[tuple[int, Kind, Callable[[], object]]] = []
@@ -95,7 +95,7 @@ class ChosenNetwork(Network):
     ) -> T:
         """Have a request done, or not; others go on before."""
         world = self._world
-        self.scheduler.give_way(client.process)
+        self.scheduler.yield_to_driver(client.process)
         if self.late and kind is Kind.TXN_OFFSETS and world.choices.fault(OVERTAKEN_RATE):
             self.step_late()
         if kind is Kind.FETCH and client in self.stalled and world.choices.is_calm:

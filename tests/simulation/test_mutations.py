@@ -44,16 +44,16 @@ def test_every_planted_defect_is_noticed(mutation: Mutation) -> None:
 
 
 @pytest.mark.more
-def test_what_a_planted_defect_shows_is_told() -> None:
+def test_the_report_of_a_planted_defect_names_the_broken_promise() -> None:
     """The report names the seed, how to run it again, and what happened up to the end."""
     mutation = next(one for one in MUTATIONS if one.name == "gap delivered")
     seed = _caught_at(mutation)
     assert seed is not None
     with mutation.planted():
-        told = report(seed)
-    assert told.startswith(f"seed {seed}: BrokenPromiseError: ")
-    assert f"HALFBRIDGE_SIM_SEED={seed}" in told
-    assert " half " in told
-    assert "in the database: True" in told
-    assert told.splitlines()[-1].startswith("BrokenPromiseError: ")
+        text = report(seed)
+    assert text.startswith(f"seed {seed}: BrokenPromiseError: ")
+    assert f"HALFBRIDGE_SIM_SEED={seed}" in text
+    assert " half " in text
+    assert "in the database: True" in text
+    assert text.splitlines()[-1].startswith("BrokenPromiseError: ")
     assert report(seed) == ""

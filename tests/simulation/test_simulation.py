@@ -102,8 +102,8 @@ HAPPENINGS = (
 
 
 def _tell(failed: list[int], delivery: Delivery = Delivery.EXACTLY_ONCE) -> str:
-    told = [report(seed, delivery=delivery) for seed in failed[:REPORTS_MAX]]
-    return "\n\n".join([f"{len(failed)} seeds fail: {failed[:20]}", *told])
+    texts = [report(seed, delivery=delivery) for seed in failed[:REPORTS_MAX]]
+    return "\n\n".join([f"{len(failed)} seeds fail: {failed[:20]}", *texts])
 
 
 def test_no_promise_is_broken() -> None:

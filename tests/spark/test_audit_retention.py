@@ -147,8 +147,8 @@ def test_a_writers_clock_does_not_tell_when_a_log_begins(spark: SparkSession) ->
         tape.half(pair=1)
         tape.dead(half, DeadReason.NOT_ALLOWED)
     rows = tape.frame(spark, NAMES.half, NAMES.op, NAMES.dead, ORDERS)
-    told = first_times(rows, [ORDERS])
-    assert told == {
+    times = first_times(rows, [ORDERS])
+    assert times == {
         (NAMES.half, 0): begins_ms + 1,
         (NAMES.op, 0): begins_ms + 2,
         (ORDERS, 0): old.ms + 2,

@@ -93,7 +93,7 @@ def test_what_is_not_byte_equal_is_no_duplicate(spark: SparkSession) -> None:
     assert [duplicate for duplicate, _ in mark(spark, *given)] == [None] * 4
 
 
-def test_deliveries_that_cannot_be_told_apart_are_left_alone(spark: SparkSession) -> None:
+def test_deliveries_that_cannot_be_distinguished_are_left_alone(spark: SparkSession) -> None:
     """With the broker's append times two equal messages may be both meant: both stay."""
     given = [
         row("a", 1, timestamp_type=APPEND_TIME),

@@ -43,8 +43,8 @@ def transactions(table: Path) -> Iterator[tuple[str, int]]:
     """Yield application and version of each transaction in the table's log."""
     for path in sorted((table / "_delta_log").glob("*.json")):
         for line in path.read_text().splitlines():
-            if told := json.loads(line).get("txn"):
-                yield told["appId"], told["version"]
+            if txn := json.loads(line).get("txn"):
+                yield txn["appId"], txn["version"]
 
 
 @pytest.mark.parametrize("moment", ["files are written", "table is opened"])

@@ -165,7 +165,9 @@ def test_what_consumers_do_not_see_is_not_there(table: Table, topic: RealTopic) 
     assert table.ids() == ["a1", "b2"]
 
 
-def test_open_kafka_txn_is_told_and_read_once_it_has_ended(table: Table, topic: RealTopic) -> None:
+def test_open_kafka_txn_is_reported_and_read_once_it_has_ended(
+    table: Table, topic: RealTopic
+) -> None:
     """Rows behind it are not read, the report says how many offsets that is; later they are."""
     topic.commit(Real(transaction_id="a1"))
     producer = topic.begin([Real(transaction_id="b2")], slot=1)

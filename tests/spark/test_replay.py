@@ -42,8 +42,8 @@ def replay(scene: SinkScene, *words: str, source: str = "") -> Result:
 def report(result: Result) -> dict[str, Any]:
     """Return what a run that went well has printed."""
     assert result.exit_code == 0, result.output
-    told: dict[str, Any] = json.loads(result.stdout)
-    return told
+    printed: dict[str, Any] = json.loads(result.stdout)
+    return printed
 
 
 @pytest.mark.feature

@@ -173,7 +173,7 @@ def test_batch_write(spark: SparkSession, scene: SinkScene) -> None:
     write(frame, batch_id="7")
     came = scene.settled()
     internal = (TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX)
-    told = {
+    actual = {
         (
             each.key,
             each.value,
@@ -181,7 +181,7 @@ def test_batch_write(spark: SparkSession, scene: SinkScene) -> None:
         )
         for each in came
     }
-    assert told == {(key, value, tuple(headers or ())) for key, value, _, headers in rows}
+    assert actual == {(key, value, tuple(headers or ())) for key, value, _, headers in rows}
     assert len(came) == len(rows)
     assert {each.value: each.partition for each in came if each.key != b"k2"} == {
         b"v": 1,

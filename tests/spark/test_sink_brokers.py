@@ -69,7 +69,7 @@ def test_what_a_failed_attempt_has_stored_is_rolled_back(proxied: Proxied) -> No
     assert all(each.op.half_offset >= last[each.op.transaction_id] for each in ops)
 
 
-def test_a_failure_is_told_to_whom_it_happened(proxied: Proxied) -> None:
+def test_a_failure_reaches_only_the_responder_it_happened_to(proxied: Proxied) -> None:
     """Responders of several apps share a client: who waits for it gets another when it failed."""
     cluster, sink = proxied
     first, second = sink.attempt(), sink.attempt(1)

@@ -28,7 +28,7 @@ HEARTBEATS = [(b"node-1", b"alive"), (b"node-2", b"alive")]
 PLAN = BatchPlan("query", "a1")
 
 
-def test_a_query_that_is_not_deterministic_keeps_its_first_rows_where_it_is_told_to(
+def test_a_query_that_is_not_deterministic_keeps_its_first_rows_on_request(
     sink: Sink,
 ) -> None:
     """Its driver died behind the manifest: each restart brings other rows, and would fail."""
@@ -157,7 +157,7 @@ def test_an_older_batch_is_settled_whatever_spark_has_seen_of_the_one_before(sin
     assert sink.decided(first) == {OpKind.COMMIT}
 
 
-def test_a_backfill_of_an_older_date_is_told_to_take_its_own_app(sink: Sink) -> None:
+def test_a_backfill_of_an_older_date_is_refused_with_advice_to_take_its_own_app(sink: Sink) -> None:
     """Its number is smaller than one that was published."""
     sink.options = replace(sink.options, batch_id=20261121)
     sink.committer.commit(20261121, [sink.attempt(20261121)])

@@ -208,7 +208,7 @@ def test_a_query_that_is_to_fail_does_so_before_its_next_batch(sink: Sink) -> No
     assert counts(sink) == [0, ROWS, ROWS]
 
 
-def test_a_look_is_bounded(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_poll_is_bounded(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
     """A neighbour's dead letters hold a batch up for a moment; the next one continues there."""
     first = sink.attempt(rows=ROWS)
     sink.committer.commit(0, [first])

@@ -29,7 +29,7 @@ def view(
     report: AttemptReport, *, batch: int = 0, age_ms: int = 0, context: bool = True
 ) -> MessageView:
     """Return a check of an attempt's first transaction."""
-    told = SINK_CONTEXT.encode(SinkContext("feed", batch, report.attempt.attempt_id))
+    sink_context = SINK_CONTEXT.encode(SinkContext("feed", batch, report.attempt.attempt_id))
     return MessageView(
         topic="orders",
         partition=None,
@@ -42,7 +42,7 @@ def view(
         born_timestamp=time_ns() // 1_000_000 - age_ms,
         producer_group="spark-feed",
         resume_count=0,
-        context=told if context else None,
+        context=sink_context if context else None,
     )
 
 

@@ -91,11 +91,11 @@ def say(sink: Sink, *records: tuple[bytes, bytes | None]) -> None:
         wanted = (Wanted("cleanup.policy", "compact"),)
         Cluster(sink.scene.servers).create(TopicShape(topic, 1, wanted), replication_factor=1)
     producer = Producer({"bootstrap.servers": sink.scene.servers})
-    told: list[object] = []
+    outcomes: list[object] = []
     for key, value in records:
-        producer.produce(topic, value, key, on_delivery=lambda error, _: told.append(error))
+        producer.produce(topic, value, key, on_delivery=lambda error, _: outcomes.append(error))
         producer.flush(60)  # one a batch, which the topic's limit is on
-    assert told == [None] * len(records)
+    assert outcomes == [None] * len(records)
 
 
 def limit(hours: int) -> tuple[bytes, bytes]:

@@ -36,7 +36,7 @@ from tests.sql.fence_service import DECIDED
 
 THREADS = 3  # per service
 DAEMONS = ("one", "two")  # their slots
-GOES_ON_S = 120.0  # limit of each wait, on a busy machine
+SETTLED_WITHIN_S = 120.0  # limit of each wait, on a busy machine
 
 
 class FenceScene:
@@ -95,7 +95,7 @@ class FenceScene:
         for slot in DAEMONS:
             self._start_daemon(slot)
         self._load = [*self.stage.load, f"{services} order services of {THREADS} threads"]
-        self.stage.await_members(len(DAEMONS), within_s=GOES_ON_S)
+        self.stage.await_members(len(DAEMONS), within_s=SETTLED_WITHIN_S)
 
     def start(self, place: int, *flags: str) -> None:
         """Start a service that must not die."""
@@ -123,14 +123,14 @@ class FenceScene:
                 self.database.restart()
                 self.killed["database server killed and restarted"] += 1
             else:
-                (place,) = until("a service dies", self._dead, within_s=GOES_ON_S)
+                (place,) = until("a service dies", self._dead, within_s=SETTLED_WITHIN_S)
                 self._start_doomed(place, blocks_max)
 
     def run_each_step(self, blocks: int) -> None:
         """Kill a service at each step in turn, once it has begun `blocks` blocks."""
         for step in Step:
             self._start(0, step, "--die-at", step.name, "--die-in", str(blocks))
-            until(f"the service dies {step.value}", self._dead, within_s=GOES_ON_S)
+            until(f"the service dies {step.value}", self._dead, within_s=SETTLED_WITHIN_S)
 
     def kill_at_each_step(self, blocks: int) -> None:
         """Kill a service once at each step, and check what its successor finds."""
@@ -144,7 +144,9 @@ class FenceScene:
 
     def await_transactions(self, count: int) -> None:
         """Return once all services together have begun `count` transactions."""
-        until(f"{count} transactions", lambda: self._begun() >= count, within_s=GOES_ON_S * 3)
+        until(
+            f"{count} transactions", lambda: self._begun() >= count, within_s=SETTLED_WITHIN_S * 3
+        )
 
     def tell_decisions(self) -> None:
         """Create the DECIDED file, for services, of each transaction that has an op."""
@@ -161,7 +163,7 @@ class FenceScene:
         for child, _ in self._services.values():
             until(f"{child.name} is ready", lambda child=child: READY in child.output.read_text())
         self.stage.quiet([child for child, _ in self._services.values()])
-        self.stage.settle(within_s=GOES_ON_S)
+        self.stage.settle(within_s=SETTLED_WITHIN_S)
         self.stage.load[:] = self._load  # without the successors of killed processes
         self.records = self.stage.read_out()
         verdict = self._judge()
@@ -230,8 +232,8 @@ class FenceScene:
             if committed is not (block["tx"] in stands):
                 found.append(f"{block}, its work {'stands' if not committed else 'does not'}")
         for tx in self.transactions():
-            told = OpKind.COMMIT if tx.transaction_id in stands else OpKind.ROLLBACK
-            found += [f"{tx.transaction_id}: {c.kind}" for c in tx.claims if c.kind is not told]
+            expected = OpKind.COMMIT if tx.transaction_id in stands else OpKind.ROLLBACK
+            found += [f"{tx.transaction_id}: {c.kind}" for c in tx.claims if c.kind is not expected]
         return found
 
     def rows_and_fence_rows(self) -> tuple[dict[str, int], dict[str, int]]:

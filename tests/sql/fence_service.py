@@ -52,7 +52,7 @@ _MANY = (Kind.SEVERAL, Kind.AROUND, Kind.BEHIND)
 SIGNAL_S_MAX = 60.0  # how long a block waits for a check, on a busy machine
 ANY_S_MAX = 0.3
 POLL_S = 0.01
-REST_S = 0.2  # pause after a failure of the database or of Kafka
+RETRY_PAUSE_S = 0.2  # pause after a failure of the database or of Kafka
 # Folders with a file per transaction: a check was answered; one got no answer; an op decides it.
 ANSWERED, UNANSWERED, DECIDED = "answered", "unanswered", "decided"
 
@@ -142,7 +142,7 @@ class Lane:
             # A block in doubt is decided later: no other block of its key may follow.
             self._generation += isinstance(ended, OutcomeUnknownError)
             if isinstance(ended, (SQLAlchemyError, BridgeError)):
-                self._service.quiet.wait(REST_S)
+                self._service.quiet.wait(RETRY_PAUSE_S)
 
     def _kind(self, number: int) -> Kind:
         """Return the kind of the thread's block of this number, from 1."""

@@ -52,8 +52,8 @@ class Engines:
             arguments: dict[str, Any] = {"timeout": _IMPATIENT_MS / 1_000 if is_impatient else 10}
         elif self.name == "postgresql":
             lock_ms = _IMPATIENT_MS if is_impatient else _CALL_S * 1_000
-            told = f"-c statement_timeout={_CALL_S * 1_000} -c lock_timeout={lock_ms}"
-            arguments = {"connect_timeout": _CONNECT_S, "options": told}
+            limits = f"-c statement_timeout={_CALL_S * 1_000} -c lock_timeout={lock_ms}"
+            arguments = {"connect_timeout": _CONNECT_S, "options": limits}
             if is_strict:
                 options["isolation_level"] = "SERIALIZABLE"
         else:

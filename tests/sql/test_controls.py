@@ -15,7 +15,7 @@ from halfbridge.testkit.stack import HalfbridgeStack, OwnTopics
 from tests.faults.stage import Stage, seed_of_run
 from tests.kit.waiting import until
 from tests.sql.databases import Database
-from tests.sql.fence_kills_scene import GOES_ON_S, THREADS, FenceScene
+from tests.sql.fence_kills_scene import SETTLED_WITHIN_S, THREADS, FenceScene
 from tests.sql.fence_plan import Kind
 from tests.sql.fence_service import DECIDED
 from tests.sql.relaying import scene
@@ -45,7 +45,7 @@ def test_work_that_is_done_after_its_check(
         made.tell_decisions()
         return len(made.blocks()) == THREADS
 
-    until("blocks have ended", have_ended, within_s=GOES_ON_S)
+    until("blocks have ended", have_ended, within_s=SETTLED_WITHIN_S)
     verdict = made.finish()
     ended = {each["ended"] for each in made.blocks()}
     if not is_naive:

@@ -32,7 +32,7 @@ SHORT_WAIT = text("SET SESSION innodb_lock_wait_timeout = 1")  # seconds; the le
 
 
 @pytest.mark.parametrize("database", ["mariadb", "mysql"], indirect=True)
-def test_a_connection_lost_in_the_pool_is_told_as_any_other(database: Database) -> None:
+def test_a_connection_lost_in_the_pool_is_reported_as_any_other(database: Database) -> None:
     """Setting the level of a dead connection raises SQLAlchemy's error; the next one is fresh."""
     engine = database.engine(pool_size=1)
     with engine.connect() as connection:

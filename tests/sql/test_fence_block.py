@@ -77,14 +77,14 @@ def test_the_fence_row_is_the_first_statement(scene: Scene) -> None:
     """Sends run no statement in the database; the row is inserted before the first statement."""
     table = scene.fence.tables[0].name
     scene.fence.table_id()
-    told: list[str] = []
+    executed: list[str] = []
     with scene.fence.transaction(scene.producer) as (tx, connection):
-        event.listen(connection, "before_cursor_execute", lambda *given: told.append(given[2]))
+        event.listen(connection, "before_cursor_execute", lambda *given: executed.append(given[2]))
         tx.send(scene.message())
-        assert told == []
+        assert executed == []
         assert not connection.in_transaction()
         work(connection, 1)
-        writes = [each for each in told if each.startswith("INSERT")]
+        writes = [each for each in executed if each.startswith("INSERT")]
     assert len(writes) == 2
     assert table in writes[0]
 
@@ -176,7 +176,7 @@ def test_a_block_without_sends_is_a_plain_database_transaction(scene: Scene) -> 
 
 
 @pytest.mark.feature
-def test_left_by_an_exception_neither_stands(scene: Scene) -> None:
+def test_an_exception_rolls_back_both(scene: Scene) -> None:
     """The fence row is set to rolled_back, then the message transaction is rolled back."""
     with pytest.raises(BrokenError), scene.block() as (tx, connection):
         work(connection, 1)

@@ -45,7 +45,7 @@ def test_no_row_is_proof(scene: Scene) -> None:
 
 
 @pytest.mark.feature
-def test_what_was_committed_is_told_with_its_count(scene: Scene) -> None:
+def test_a_check_of_committed_work_returns_its_count(scene: Scene) -> None:
     """The answer COMMIT has the number of messages; a repeated check has the same answer."""
     mine = new_id()
     scene.commit(mine, message_count=3)
@@ -214,7 +214,7 @@ def test_checks_and_local_transactions_race(scene: Scene) -> None:
 
 @on("sqlite")
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"context": None}, "without a fence"),
         ({"context": b"no context"}, "of no fence"),
@@ -225,10 +225,10 @@ def test_checks_and_local_transactions_race(scene: Scene) -> None:
     ],
 )
 def test_work_that_was_not_fenced_gets_no_answer(
-    scene: Scene, given: dict[str, Any], told: str
+    scene: Scene, given: dict[str, Any], message: str
 ) -> None:
     """A missing row proves nothing then, and none is written."""
-    with pytest.raises(NoAnswerError, match=told):
+    with pytest.raises(NoAnswerError, match=message):
         scene.fence.check(scene.view(**{"transaction_id": new_id(), **given}))
     assert scene.rows() == 0
 

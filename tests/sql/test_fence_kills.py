@@ -32,7 +32,7 @@ def durable(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database
         yield made
 
 
-def test_what_stands_comes_out_once_and_in_order(stage: Stage, durable: Database) -> None:
+def test_committed_rows_are_sent_once_and_in_order(stage: Stage, durable: Database) -> None:
     """Messages match rows though services, the database server and a daemon are killed."""
     scene = FenceScene(stage, durable, seed=seed_of_run(), flags=("--brief",))
     scene.begin(services=2)

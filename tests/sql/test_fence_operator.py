@@ -43,7 +43,7 @@ def test_a_commit_takes_the_count_of_a_committed_row(scene: Scene) -> None:
         fence.committed_count(_undecided(rolled_back), context)
 
 
-def test_a_commit_covers_what_was_sent_after_the_look(scene: Scene) -> None:
+def test_a_commit_covers_what_was_sent_after_the_query(scene: Scene) -> None:
     """Else the op would have too low a half offset, and dead-letter committed messages."""
     fence, context, mine, uncounted = OperatorFence(scene.engine), _context(scene), *_ids(2)
     scene.commit(mine, message_count=3)

@@ -76,7 +76,7 @@ def test_a_rollback_takes_the_mark_back(inbox: Inbox, engine: Engine) -> None:
     assert not take(inbox, engine, delivered())
 
 
-def test_work_goes_on_after_a_duplicate(inbox: Inbox, engine: Engine) -> None:
+def test_work_continues_after_a_duplicate(inbox: Inbox, engine: Engine) -> None:
     """A transaction that met a duplicate commits all the same, on PostgreSQL too."""
     take(inbox, engine, delivered(), 1)
     with engine.begin() as connection:
@@ -406,7 +406,7 @@ def test_show_tells_of_all_groups(inbox: Inbox, engine: Engine) -> None:
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 @pytest.mark.parametrize(
-    ("older_than_ms", "retention_ms", "topics", "told"),
+    ("older_than_ms", "retention_ms", "topics", "wanted"),
     [
         (DAY_MS - 1, DAY_MS, (), "older_than_ms: 86399999"),
         (DAY_MS, None, (), "retention_ms or topics"),
@@ -421,11 +421,11 @@ def test_a_mark_outlives_its_message(
     older_than_ms: int,
     retention_ms: int | None,
     topics: tuple[str, ...],
-    told: str,
+    wanted: str,
 ) -> None:
     """A purge of marks whose messages can be read again is refused, and deletes nothing."""
     mark(inbox, engine, 30 * DAY_MS, range(2))
-    with pytest.raises(ConfigError, match=told):
+    with pytest.raises(ConfigError, match=wanted):
         inbox.purge(older_than_ms=older_than_ms, retention_ms=retention_ms, topics=topics)
     assert left(inbox, engine) == 2
 
@@ -465,7 +465,7 @@ def test_the_table_is_made_shown_and_purged(database: Database) -> None:
 def test_mistakes_are_one_line(database: Database) -> None:
     """Each error has the remedy; a password is not shown."""
     purge = ("--group-id", "billing", "--older-than-ms", "10")
-    for words, told in (
+    for words, wanted in (
         (("show",), "no such table: halfbridge_inbox"),
         (("purge", *purge), "retention_ms or topics, one of the two"),
         (
@@ -479,7 +479,7 @@ def test_mistakes_are_one_line(database: Database) -> None:
         command, *rest = words
         failed = invoke(command, database, *rest)
         assert failed.exit_code != 0
-        assert told in failed.output
+        assert wanted in failed.output
         assert "secret" not in failed.output
         assert "unexpected" not in failed.output
 

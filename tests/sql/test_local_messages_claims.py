@@ -91,7 +91,7 @@ def test_a_row_that_waits_holds_back_later_rows_of_its_key_only(
     assert found(messages, after_error="go-on") == expected
 
 
-def test_a_resting_row_holds_back_its_key_until_its_time(messages: LocalMessages) -> None:
+def test_a_row_that_waits_for_its_retry_holds_back_its_key(messages: LocalMessages) -> None:
     """`next_attempt_at` is compared with the database's clock."""
     resting, later, other = add(messages, b"k", b"k", b"l")
     change(messages, resting, next_attempt_at=NowMs() + HOUR_MS)
@@ -113,7 +113,7 @@ def test_a_statement_has_one_moment(messages: LocalMessages) -> None:
         assert connection.execute(select(NowMs())).scalar_one() > before
 
 
-def test_a_look_is_about_the_buckets_asked_for(messages: LocalMessages) -> None:
+def test_a_query_returns_rows_of_the_wanted_buckets(messages: LocalMessages) -> None:
     """A poll finds no rows of other buckets."""
     keys = [b"key-%d" % n for n in range(20)]
     ids = add(messages, *keys)
@@ -137,7 +137,7 @@ def test_a_marked_transaction_is_found_until_it_is_acknowledged(messages: LocalM
     assert read(messages).unacknowledged == []
 
 
-def test_rows_without_keys_are_told_of_and_locked(messages: LocalMessages) -> None:
+def test_rows_without_keys_are_returned_and_locked(messages: LocalMessages) -> None:
     """Another relay finds those that are not locked (on SQLite there are no such locks)."""
     assert not read(messages, []).has_keyless
     ids = add(messages, None, b"k", None)
@@ -165,7 +165,7 @@ def test_a_row_that_commits_late_is_not_stepped_over(messages: LocalMessages) ->
 
 
 @pytest.mark.parametrize("database", ["postgresql"], indirect=True)
-def test_a_look_stays_quick_beside_many_rows_that_are_done(messages: LocalMessages) -> None:
+def test_a_query_stays_quick_beside_many_rows_that_are_done(messages: LocalMessages) -> None:
     """No part of the statement reads the table: PostgreSQL's plan has no sequential scan."""
     add(messages, *[b"key-%d" % (n % 50) for n in range(3_000)])
     table = messages.tables.messages

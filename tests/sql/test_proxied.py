@@ -9,7 +9,7 @@ from tests.sql.databases import ProxiedDatabase
 
 
 @pytest.mark.parametrize(("act", "there"), [(Act.STRAND, [1]), (Act.REFUSE, [])])
-def test_a_commit_whose_outcome_the_client_is_not_told(
+def test_a_commit_whose_outcome_the_client_does_not_learn(
     proxied_database: ProxiedDatabase, act: Act, there: list[int]
 ) -> None:
     """A commit that arrived and one that did not raise the same error."""

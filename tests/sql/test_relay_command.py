@@ -180,9 +180,9 @@ def test_operators_list_show_retry_and_purge(database: Database, messages: Local
     listed = invoke("list", database).output.splitlines()
     assert f"{first} MESSAGE_ERROR orders retries 0: why\\nnot" in listed
     assert "LOCAL_COMMIT    1" in listed
-    told = json.loads(invoke("list", database, "--state", "LOCAL_COMMIT", "--json").output)
-    assert [row["id"] for row in told["rows"]] == [second]
-    assert told["counts"]["MESSAGE_ERROR"] == 1
+    listing = json.loads(invoke("list", database, "--state", "LOCAL_COMMIT", "--json").output)
+    assert [row["id"] for row in listing["rows"]] == [second]
+    assert listing["counts"]["MESSAGE_ERROR"] == 1
     shown = json.loads(invoke("show", database, str(first), "--json").output)
     assert (shown["key"], shown["value"], shown["cause"]) == ("6b", "0076", "why\nnot")
     assert invoke("show", database, "999").exit_code != 0

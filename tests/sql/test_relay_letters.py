@@ -124,7 +124,7 @@ def test_a_row_that_died_for_another_and_is_old_is_given_up(messages: LocalMessa
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_letters_without_rows_are_counted_and_told(
+def test_dead_letters_without_rows_are_counted_and_reported(
     messages: LocalMessages, caplog: pytest.LogCaptureFixture
 ) -> None:
     """They count once per transaction, with one log line for many; letters of rows do not."""
@@ -135,14 +135,14 @@ def test_letters_without_rows_are_counted_and_told(
             letters.take(Letter(transaction_id, DeadReason.INCOMPLETE, "why"))
     assert value(letters._metrics.rowless_letters) == 2
     lines = [each.getMessage() for each in caplog.records]
-    told = [line for line in lines if line.startswith("no local message is in transaction ")]
-    assert len(told) == 1
-    assert "transaction nobody, which became dead letters (INCOMPLETE: why)" in told[0]
+    lost = [line for line in lines if line.startswith("no local message is in transaction ")]
+    assert len(lost) == 1
+    assert "transaction nobody, which became dead letters (INCOMPLETE: why)" in lost[0]
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
-def test_the_group_of_relays_gets_over_letters_of_others(
+def test_the_group_of_relays_skips_dead_letters_of_others(
     database: Database, halfbridge_stack: HalfbridgeStack, halfbridge_topics: OwnTopics
 ) -> None:
     """Its offset reaches the end of the topic though no letter is its own."""
@@ -259,9 +259,9 @@ def reader(member: _Member) -> LetterReader:
 
 
 def _record(place: TopicPartition, offset: int, error: KafkaFailure | None = None) -> Any:
-    told = {"topic": place[0], "partition": place[1], "offset": offset, "error": error}
-    told |= {"headers": []}
-    return SimpleNamespace(**{name: lambda it=it: it for name, it in told.items()})
+    fields = {"topic": place[0], "partition": place[1], "offset": offset, "error": error}
+    fields |= {"headers": []}
+    return SimpleNamespace(**{name: lambda it=it: it for name, it in fields.items()})
 
 
 def test_what_was_read_is_committed_once(member: _Member, reader: LetterReader) -> None:

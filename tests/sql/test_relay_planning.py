@@ -59,7 +59,7 @@ def test_a_batch_has_one_topic_and_keys_keep_their_order_across_topics() -> None
     assert plan(rows) == [[1, 4]]
 
 
-def test_a_full_batch_holds_back_the_rest_of_its_keys() -> None:
+def test_a_full_batch_holds_back_later_rows_of_its_keys() -> None:
     """Batches are full by count or by bytes; a smaller row does not overtake within its key."""
     assert plan([row(1), row(2), row(3)], messages_max=2) == [[1, 2]]
     rows = [row(1, size=5), row(2, size=9), row(3, size=2), row(4, key_hash=3, size=2)]
@@ -71,7 +71,7 @@ def test_the_first_row_goes_however_large_it_is() -> None:
     assert plan([row(1, size=5_000), row(2)]) == [[1]]
 
 
-def test_what_is_sent_alone_stands_alone() -> None:
+def test_a_row_that_is_sent_alone_is_a_batch_of_one() -> None:
     """Such a row shares no batch, and keeps the order of its key."""
     assert plan([row(1, alone=True), row(2), row(3, key_hash=3)]) == [[1]]
     assert plan([row(1), row(2, alone=True), row(3), row(4, key_hash=3)]) == [[1, 4]]
@@ -199,7 +199,7 @@ def test_shares_add_up(members: set[str]) -> None:
     assert max(shares) - min(shares) <= 1
 
 
-def test_rows_rest_for_longer_and_longer() -> None:
+def test_the_retry_delay_of_a_row_grows() -> None:
     """The wait doubles from retry_ms_min up to retry_ms_max."""
     config = RelayConfig(retry_ms_min=100, retry_ms_max=1_000)
     assert [config.retry_wait_ms(n) for n in (1, 2, 3, 4, 5, 99)] == [

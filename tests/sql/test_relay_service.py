@@ -76,7 +76,7 @@ def test_a_dead_letter_takes_no_innocent_row_with_it(
     ]
 
 
-def test_a_row_that_is_retried_goes_on_where_it_failed(
+def test_a_row_that_is_retried_continues_where_it_failed(
     relaying: Scene, halfbridge_stack: HalfbridgeStack, topic: str
 ) -> None:
     """A row for a missing topic becomes MESSAGE_ERROR; with the topic, a retry delivers it."""
@@ -100,7 +100,7 @@ def test_later_rows_may_go_on_after_an_error(relaying: Scene, topic: str) -> Non
         wait_until(lambda: states_are(relaying, "MESSAGE_ERROR", "GLOBAL_COMMIT*"))
 
 
-def test_an_unconfirmed_row_is_withdrawn_and_its_key_goes_on(relaying: Scene, topic: str) -> None:
+def test_an_unconfirmed_row_is_withdrawn_and_its_key_continues(relaying: Scene, topic: str) -> None:
     """Until then its key waits; a later confirmation fails."""
     messages = relaying.messages
     row_id = messages.pre_send(Message(topic, key=b"k", value=b"1"))

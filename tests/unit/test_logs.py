@@ -70,7 +70,7 @@ def test_text_of_records_neither_breaks_a_line_nor_fills_it() -> None:
     assert len(line) < 1_500
 
 
-def test_a_traceback_stands_in_the_line() -> None:
+def test_a_traceback_is_in_the_line() -> None:
     """One event stays one line."""
     try:
         int("why")

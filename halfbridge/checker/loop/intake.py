@@ -356,7 +356,7 @@ def _is_of_no_partition(record: Record) -> bool:
 
 
 # How long a report about the group counts: the client repeats the same report only every 30 s.
-SAID_S = 60.0
+REASON_KEPT_S = 60.0
 
 
 class Reading:
@@ -398,8 +398,8 @@ class GroupTrouble:
         self._text = ""
 
     def text(self, now: float) -> str:
-        """Return the reason; empty if there is none or it is older than SAID_S."""
-        return self._text if now - self._at <= SAID_S else ""
+        """Return the reason; empty if there is none or it is older than REASON_KEPT_S."""
+        return self._text if now - self._at <= REASON_KEPT_S else ""
 
 
 _FATAL = MEMBER_FENCED | {Code.FATAL}

@@ -183,16 +183,16 @@ class Network:
     Attributes:
         is_direct: `request` never waits. Otherwise admin requests, which must not wait, are sent by
             tasks of their own.
-        gives_way: Every request first switches to the driver, which may step or kill any process
+        yields: Every request first switches to the driver, which may step or kill any process
             between two requests. Such a network is not direct.
         is_down: Every request times out at once, as if the brokers' machines were down; set by
             tests.
     """
 
-    def __init__(self, scheduler: Scheduler, *, gives_way: bool = False) -> None:
+    def __init__(self, scheduler: Scheduler, *, yields: bool = False) -> None:
         self.scheduler = scheduler
-        self.gives_way = gives_way
-        self.is_direct = not gives_way
+        self.yields = yields
+        self.is_direct = not yields
         self.is_down = False
 
     def request(
@@ -211,8 +211,8 @@ class Network:
             RequestTimeoutError: no answer came in time; the client decides whether to retry.
         """
         del kind, place, timeout_s
-        if self.gives_way:
-            self.scheduler.give_way(client.process)
+        if self.yields:
+            self.scheduler.yield_to_driver(client.process)
         if self.is_down:
             raise RequestTimeoutError
         return do()

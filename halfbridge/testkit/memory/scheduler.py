@@ -114,7 +114,7 @@ class Scheduler:
             if deadline_ns is not None and self.now_ns >= deadline_ns:
                 return False
 
-    def give_way(self, process: Process) -> None:
+    def yield_to_driver(self, process: Process) -> None:
         """In a task, switch to its driver, which may step other tasks first."""
         self.check(process)
         if self.current is not None:

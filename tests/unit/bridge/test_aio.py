@@ -318,7 +318,7 @@ def test_cancelled_in_a_rollback_that_awaits_sends_nothing_is_decided() -> None:
 # --- back-pressure ------------------------------------------------------------------------------
 
 
-def test_back_pressure_ends_with_an_error_and_the_loop_goes_on() -> None:
+def test_back_pressure_ends_with_an_error_and_the_loop_continues() -> None:
     """Nothing was sent; the send may be repeated."""
 
     async def main() -> None:

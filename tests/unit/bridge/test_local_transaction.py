@@ -226,7 +226,7 @@ def producer(stack: MemoryStack) -> Iterator[MemoryProducer]:
 
 
 @pytest.mark.parametrize("placement_key", [None, b"k"])
-def test_a_named_exception_rolls_back_and_goes_on(
+def test_a_named_exception_rolls_back_and_is_swallowed(
     stack: MemoryStack, producer: MemoryProducer, placement_key: bytes | None
 ) -> None:
     """A subclass of a named class does too; nobody is asked, and nothing is delivered."""
@@ -261,7 +261,7 @@ def test_any_other_exception_decides_nothing(producer: MemoryProducer) -> None:
     assert tx.state is State.HALF_SENT
 
 
-def test_a_decision_that_was_sent_stands(producer: MemoryProducer) -> None:
+def test_a_decision_that_was_sent_is_final(producer: MemoryProducer) -> None:
     """What was committed before the exception stays committed; without a message there is none."""
     tx = producer.begin(rollback_on=OutOfStockError)
     with pytest.raises(OutOfStockError), tx:

@@ -16,7 +16,7 @@ from halfbridge.serde.progress import Progress
 pytestmark = pytest.mark.process
 
 # A process starts within a second or two, on a busy machine within more; then it has 3 s.
-START_S, SAYS_S = 10.0, 3.0
+START_S, LOGGED_WITHIN_S = 10.0, 3.0
 
 
 def test_an_id_is_shown_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -65,7 +65,7 @@ def test_a_daemon_says_whom_it_cannot_reach_and_changes_its_level(
 def _lines(daemon: subprocess.Popen[str], text: str, count: int) -> list[dict[str, str]]:
     """Return so many lines with `text`; fail when they do not come in time."""
     assert daemon.stderr is not None
-    until = monotonic() + START_S + SAYS_S
+    until = monotonic() + START_S + LOGGED_WITHIN_S
     found: list[dict[str, str]] = []
     while len(found) < count:
         assert monotonic() < until, f"{text}: {found}"

@@ -210,7 +210,7 @@ def test_unreachable_broker_is_one_line_and_status_1() -> None:
 
 
 @pytest.mark.process
-def test_debug_shows_the_traceback_wherever_it_stands() -> None:
+def test_debug_shows_the_traceback_at_any_place_of_the_option() -> None:
     """--debug behind the command works as well as before it."""
     done = _run(["checker", "run", "--workers", "x", "--debug"])
 

@@ -87,7 +87,7 @@ def test_who_has_read_all_is_not_behind() -> None:
     assert compare({}, {HALF: 7, OP: 9}, {HALF: 7, OP: 9}, 100.0) == {}
 
 
-def test_a_log_that_goes_on_is_behind_since_it_was_first_found() -> None:
+def test_a_growing_log_is_behind_since_it_was_first_found() -> None:
     """Not since it was last found: that would be for ever."""
     first = compare({}, {HALF: 7}, {HALF: 8}, 100.0)
     assert first == {HALF: LaggingPartition(7, 100.0)}

@@ -33,7 +33,7 @@ class _Reader:
 
     Attributes:
         failure: Why the topic cannot be read.
-        begun: What `read_from` was told.
+        begun: Arguments that `read_from` received.
     """
 
     def __init__(self, *records: Any) -> None:

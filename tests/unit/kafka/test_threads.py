@@ -214,7 +214,7 @@ SENDING_S = 20.0
         ([None, 0, None, 0, 1], [False] * 5),
         ([None, 5, 0], [False, True, False]),
     ],
-    ids=["told", "one batch", "a batch of one", "two batches", "another batch in between"],
+    ids=["reported", "one batch", "a batch of one", "two batches", "another batch in between"],
 )
 def test_offsets_counted_from_none_prove_nothing(
     offsets: list[int | None], proven: list[bool]

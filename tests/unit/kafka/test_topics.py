@@ -37,7 +37,7 @@ class Brokers:
 
     Attributes:
         there: Topic to its partitions.
-        settings: Of every topic, or why they are not told.
+        settings: Settings of each topic, or the error that asking for them raises.
         made: What the question for a new topic is answered with.
         appears_s: How long a new topic takes to appear.
         answers_after_s: How long the answers about partitions take, one by one; then none comes.

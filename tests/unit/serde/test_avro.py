@@ -320,7 +320,7 @@ def test_an_int_never_grows_beyond_32_bits(codec: Codec[Any], record: Any) -> No
 
 
 @pytest.mark.parametrize(("codec", "longs"), [(HALF_METADATA, 1), (OP, 2)])
-def test_what_stands_before_the_tail_are_longs(codec: Codec[Any], longs: int) -> None:
+def test_the_fields_before_the_tail_are_longs(codec: Codec[Any], longs: int) -> None:
     """The memo reads them itself, and looks at no limit of an int."""
     types = [field["type"] for field in codec.schema["fields"]]
     assert types[: 1 + longs] == ["string", *["long"] * longs]

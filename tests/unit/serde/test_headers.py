@@ -44,7 +44,7 @@ class _Record:
         return self._headers
 
 
-def test_metadata_is_found_wherever_it_stands() -> None:
+def test_metadata_is_found_at_any_position() -> None:
     """Last, where client and daemon put it, or anywhere else."""
     assert parse_half([MINE]) == (METADATA, "")
     assert parse_half([("a", b"1"), MINE]) == (METADATA, "")

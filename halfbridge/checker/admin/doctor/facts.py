@@ -255,8 +255,8 @@ def finding(code: str, what: str, fix: str, severity: Severity | None = None) ->
     return Finding(severity or MEANINGS[code][0], code, what, fix)
 
 
-# Rooms of the package, each of which another package or directory may shadow.
-_ROOMS = ("serde", "bridge", "checker")
+# Subpackages that another package or directory of the name halfbridge may shadow.
+_SUBPACKAGES = ("serde", "bridge", "checker")
 _CGROUP = Path("/sys/fs/cgroup/memory.max")
 _MEMINFO = Path("/proc/meminfo")
 _PACKAGE = Path(__file__).parents[3]
@@ -282,18 +282,18 @@ def memory_bytes(meminfo: Path = _MEMINFO, cgroup: Path = _CGROUP) -> int:
 
 
 def foreign_modules(package: Path | None = None) -> dict[str, str]:
-    """Return rooms of the package that are imported from elsewhere, and from where.
+    """Return subpackages of halfbridge that are imported from elsewhere, and from where.
 
-    A module `serde` of another project is no conflict: ours is `halfbridge.serde` (ADR 27). Trouble
-    is a directory or package `halfbridge` that has no or other rooms.
+    A module `serde` of another project is no conflict: ours is `halfbridge.serde` (ADR 27). A
+    directory or package `halfbridge` without these subpackages, or with others, is one.
     """
     base = package or _PACKAGE
     found = {}
-    for room in _ROOMS:
-        spec = importlib.util.find_spec(f"halfbridge.{room}")
+    for name in _SUBPACKAGES:
+        spec = importlib.util.find_spec(f"halfbridge.{name}")
         place = "nowhere" if spec is None or spec.origin is None else spec.origin
-        if Path(place).parent.resolve() != (base / room).resolve():
-            found[f"halfbridge.{room}"] = place
+        if Path(place).parent.resolve() != (base / name).resolve():
+            found[f"halfbridge.{name}"] = place
     return found
 
 

@@ -45,7 +45,7 @@ def test_only_the_daemon_writes_real_topics() -> None:
     assert grants == {"User:d": written, "User:g": ("Describe",)}
 
 
-def test_the_spark_sink_reads_what_is_said_to_it_and_no_messages_but_dead_ones() -> None:
+def test_the_spark_sink_reads_no_messages_but_dead_letters() -> None:
     """The sink writes half, op and manifest topic, and only describes real topics."""
     topics: dict[str, set[str]] = {}
     for acl in SINK:

@@ -389,7 +389,7 @@ def _found(**changes: Any) -> Undecided:
         ),
     ],
 )
-def test_what_would_happen_is_said_before(requested: DecisionRequest, wanted: str) -> None:
+def test_a_dry_run_says_what_would_happen(requested: DecisionRequest, wanted: str) -> None:
     """The effect depends on the stored messages and the message count of the request."""
     assert effect_text(FOUND, requested) == wanted
 

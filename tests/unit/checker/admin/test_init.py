@@ -158,7 +158,7 @@ def test_without_a_settings_topic_clients_begin(stack: MemoryStack) -> None:
     assert refused.value.topics == (stack.config.names.settings,)
 
 
-def test_what_is_done_stands_in_the_audit_topic(stack: MemoryStack) -> None:
+def test_each_change_is_recorded_in_the_audit_topic(stack: MemoryStack) -> None:
     """Each action is stored with the state before and after, a repetition too."""
     for is_rejecting in (True, True, False):
         _turn(stack, is_rejecting=is_rejecting)

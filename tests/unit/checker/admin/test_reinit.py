@@ -96,7 +96,7 @@ def log() -> Log:
     return Log()
 
 
-def test_empty_partition_goes_on_at_its_ends(log: Log) -> None:
+def test_empty_partition_continues_at_its_ends(log: Log) -> None:
     """An empty partition resumes at offset 0."""
     found = log.plan(Evidence())
 
@@ -104,7 +104,7 @@ def test_empty_partition_goes_on_at_its_ends(log: Log) -> None:
     assert found.progress == Progress(half=0, op=0, rebuild_to=0, ops_from=0, position=0)
 
 
-def test_all_delivered_goes_on_behind_everything(log: Log) -> None:
+def test_with_all_delivered_it_continues_behind_everything(log: Log) -> None:
     """If every decision is applied, O and H are the ends of the partitions."""
     log.committed("a", "b")
 

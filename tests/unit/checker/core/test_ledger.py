@@ -187,7 +187,7 @@ def test_the_next_op_beyond_the_end_holds_up_nobody_for_long() -> None:
     book << delivered("C")
 
 
-def test_a_decision_beyond_the_end_stands_after_a_restart() -> None:
+def test_a_decision_beyond_the_end_is_kept_after_a_restart() -> None:
     """After a rebuild, a decision beyond the end is still the first one."""
     book = Playbook() >> half("X") >> half("A") >> half("B") >> commit("A") << delivered("A")
     book >> commit("B", half_offset=99) << nothing
@@ -344,7 +344,7 @@ def test_a_copy_outweighs_a_duplicate_below_it() -> None:
     assert (message.metadata.born_timestamp, message.origin) == (1, 0)
 
 
-def test_the_newest_copy_stands() -> None:
+def test_the_newest_copy_is_valid() -> None:
     """After a rebuild the newest copy counts."""
     book = Playbook() >> half("X") >> half("A") >> unknown("A", 1) << put_back("A", "answer", 1)
     book >> unknown("A", 2) << put_back("A", "answer", 2) >> restart << nothing
@@ -395,7 +395,7 @@ def test_what_had_no_effect_has_none_in_a_rebuild(refused: object) -> None:
     book >> restart << nothing >> commit("A") << delivered("A")
 
 
-def test_an_age_discard_stands_when_only_late_records_are_left() -> None:
+def test_an_age_discard_is_kept_when_only_late_records_are_left() -> None:
     """An AGE discard stays valid after a restart if only a duplicate half is above H."""
     book = Playbook(transaction_age_ms_max=HOUR_MS) >> half("A") >> wait(HOUR_MS) >> half("X")
     book >> discard_for_age("A", HOUR_MS) << dead("A", "AGE")
@@ -428,7 +428,7 @@ def test_a_decision_whose_records_are_all_below_h_is_known() -> None:
     book << nothing >> commit("B") << nothing << counted(Count.DUPLICATE)
 
 
-def test_a_discard_for_age_stands_although_the_first_message_was_passed() -> None:
+def test_a_discard_for_age_is_kept_although_the_first_message_was_passed() -> None:
     """H is never between the messages of a transaction that was discarded for age.
 
     The age is that of the first message. A rebuild without it would treat the discard as too early

@@ -10,7 +10,7 @@ from halfbridge.checker.config import CheckerConfig
 from halfbridge.checker.errors import SlotTakenError
 from halfbridge.checker.loop.failures import InputLostError
 from halfbridge.checker.loop.intake import (
-    SAID_S,
+    REASON_KEPT_S,
     TROUBLE_S,
     UNREAD_S,
     FirstReads,
@@ -219,8 +219,8 @@ def test_the_end_of_a_partition_may_lie_behind_what_was_read(scene: _Scene) -> N
 
 def test_what_the_group_says_is_kept(scene: _Scene) -> None:
     """An authorization failure among the records is kept until the member is assigned."""
-    told = KafkaFailure(Code.GROUP_AUTHORIZATION_FAILED, "no right")
-    scene.member.waiting = [_failure(told)]
+    refusal = KafkaFailure(Code.GROUP_AUTHORIZATION_FAILED, "no right")
+    scene.member.waiting = [_failure(refusal)]
     scene.input.fetch(0)
     assert scene.input.group_trouble.text(scene.clock.now) == "no right"
     scene.member.assigned(scene.member, PAIR)
@@ -245,7 +245,7 @@ def clock() -> Clock:
     return Clock()
 
 
-def test_a_reason_stands_until_the_member_is_replaced(clock: Clock) -> None:
+def test_a_reason_is_kept_until_the_member_is_replaced(clock: Clock) -> None:
     """The reason is returned until the member is replaced."""
     failures = MemberFailures(clock)
     assert failures.why_replace() == ""
@@ -299,7 +299,7 @@ def test_only_reports_outside_of_calls_are_lost_connections(clock: Clock) -> Non
 BEGIN = 1000.0
 
 
-def test_reading_goes_on_while_records_are_taken_often_enough() -> None:
+def test_reading_continues_while_records_are_taken_often_enough() -> None:
     """Pauses of up to UNREAD_S do not interrupt the reading."""
     reading = Reading()
     reading.begin({}, BEGIN)
@@ -330,12 +330,12 @@ def test_a_new_beginning_counts_anew() -> None:
 
 
 def test_the_groups_word_counts_until_we_are_in_or_it_is_old() -> None:
-    """A failure, which is reported every 30 s, expires after SAID_S or ends with the assignment."""
+    """A failure, reported every 30 s, expires after REASON_KEPT_S or ends with the assignment."""
     trouble = GroupTrouble()
     assert trouble.text(BEGIN) == ""
     trouble.note("not authorized", BEGIN)
-    assert trouble.text(BEGIN + SAID_S) == "not authorized"
-    assert trouble.text(BEGIN + SAID_S + 1) == ""
+    assert trouble.text(BEGIN + REASON_KEPT_S) == "not authorized"
+    assert trouble.text(BEGIN + REASON_KEPT_S + 1) == ""
     trouble.note("not authorized", BEGIN)
     trouble.end()
     assert trouble.text(BEGIN) == ""

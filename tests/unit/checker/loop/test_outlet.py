@@ -265,7 +265,7 @@ def test_a_commit_is_not_repeated_for_ever(writer: _Writer, transactor: Transact
 @pytest.mark.parametrize(
     ("took_s", "must_be_replaced"), [(0.5, False), (SLOW_COMMIT_S + 0.1, True)]
 )
-def test_a_slow_commit_wears_its_producer(
+def test_a_slow_commit_replaces_its_producer(
     writer: _Writer, transactor: Transactor, took_s: float, *, must_be_replaced: bool
 ) -> None:
     """After a slow commit, maybe sent twice (KAFKA-17754), the producer must be replaced."""
@@ -274,7 +274,7 @@ def test_a_slow_commit_wears_its_producer(
     assert transactor.must_be_replaced() is must_be_replaced
 
 
-def test_a_lost_connection_wears_its_producer(writer: _Writer, transactor: Transactor) -> None:
+def test_a_lost_connection_replaces_its_producer(writer: _Writer, transactor: Transactor) -> None:
     """After a lost connection the producer must be replaced, until it starts a new epoch."""
     writer.on_lost()
     assert transactor.must_be_replaced()

@@ -57,7 +57,7 @@ def test_no_producer_is_kept_when_a_commit_failed_that_nobody_waits_for() -> Non
     turns.close()
 
 
-def test_producers_are_kept_when_the_commit_stands() -> None:
+def test_producers_are_kept_after_a_commit() -> None:
     """After a successful commit, settle returns True once and keeps the producers."""
     config = CheckerConfig(bootstrap_servers=NOWHERE)
     turns = _made(config)

@@ -127,7 +127,7 @@ def test_a_detail_is_cut() -> None:
     assert (detail[:8], detail[-10:]) == ("\\ud800éé", " ... (cut)")
 
 
-def test_no_stub_is_larger_than_is_said() -> None:
+def test_no_stub_exceeds_the_documented_size() -> None:
     """A stub with the longest metadata, detail and topic name is within STUB_BYTES_MAX."""
     names = TopicNames("p" * (249 - len(TopicNames().half)))
     reported = metadata("A" * 32)._replace(real_topic="t" * 2_000, producer_group="g" * 1_990)

@@ -105,7 +105,7 @@ def test_workers_that_disagree_both_say_so(caplog: pytest.LogCaptureFixture) -> 
         assert "'w-1' runs with other limits: transaction_age_ms_max 7200000" in here.poll()
         assert "transaction_age_ms_max 259200000 (here 7200000)" in there.poll()
     warnings = [each for each in caplog.records if "runs with other limits" in each.message]
-    assert len(warnings) == 2, "each is told once"
+    assert len(warnings) == 2, "each is reported once"
 
     corrected = Worker(log, "w-1")  # restarted with the settings of w-0
     corrected.poll()
@@ -122,7 +122,7 @@ def test_workers_with_different_modes_both_say_so() -> None:
     assert "delivery exactly-once (here at-least-once)" in there.poll()
 
 
-def test_a_mode_that_is_not_known_is_reported_as_it_stands() -> None:
+def test_a_mode_that_is_not_known_is_reported_unchanged() -> None:
     """An unknown mode is reported by its number."""
     said = LimitsRecord(0, DaemonSettings(worker="w-1", further={"delivery": 3}))
     mine = limits_of(CheckerConfig(), "w-0")
@@ -211,7 +211,7 @@ def test_limits_that_this_version_does_not_know_are_left_alone() -> None:
         (RetriableError("no broker"), "no broker"),
     ],
 )
-def test_without_the_topic_the_worker_goes_on(
+def test_without_the_topic_the_worker_continues(
     failure: BridgeError, reported: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The failure is logged once, health stays good, and the record is written once possible."""

@@ -69,7 +69,7 @@ def report(topics: dict[str, dict[int, Range]]) -> dict[str, Any]:
     return make_report(audit, [], seconds=1.0)
 
 
-def test_what_was_deleted_is_told_topic_by_topic() -> None:
+def test_deleted_records_are_reported_topic_by_topic() -> None:
     """An audit that can find nothing lost must not look like one that found nothing."""
     whole = {0: Range(0, 10)}
     made = report(
@@ -91,7 +91,7 @@ def test_what_was_deleted_is_told_topic_by_topic() -> None:
     assert "records of orders up to 2023-11-14T22:13:21+00:00 were deleted: nothing of it" in said
 
 
-def test_nothing_is_told_of_whole_logs() -> None:
+def test_whole_logs_are_not_reported() -> None:
     """Then nothing is hidden from it."""
     made = report({NAMES.half: {0: Range(0, 10)}, "orders": {0: Range(0, 0)}})
     assert made["deleted_until_ms"] == {}

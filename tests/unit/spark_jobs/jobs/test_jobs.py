@@ -244,7 +244,7 @@ def test_a_batch_that_the_sink_had_has_no_rows() -> None:
     assert (totals.batches, totals.rows) == (1, 0)
 
 
-def test_a_look_that_found_nothing_is_no_batch() -> None:
+def test_a_trigger_without_rows_is_no_batch() -> None:
     """Such reports bear the number of the batch to come."""
     totals = Totals()
     assert not totals.add(report(0, None, durationMs={"triggerExecution": 1}))
@@ -287,6 +287,6 @@ def test_topics_that_changed_are_named(present: dict[str, str], named: str | Non
     if named is None:
         refuse_changed("it", KEPT, present, remedy=remedy)
         return
-    with pytest.raises(TopicsChangedError, match=named) as told:
+    with pytest.raises(TopicsChangedError, match=named) as caught:
         refuse_changed("it", KEPT, present, remedy=remedy)
-    assert set(told.value.topics) == {each for each in KEPT if each in str(told.value)}
+    assert set(caught.value.topics) == {each for each in KEPT if each in str(caught.value)}

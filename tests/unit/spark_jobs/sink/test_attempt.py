@@ -188,7 +188,7 @@ def test_a_rows_size_has_a_bound(length: int, key: bytes | None, headers: Header
     assert length < delivered_bytes(("orders", -1, key, b"v" * length, headers)) <= bound
 
 
-def test_a_row_that_does_not_fit_is_told_what_to_do() -> None:
+def test_the_error_of_a_row_that_does_not_fit_says_what_to_do() -> None:
     """With its size and the topic's."""
     assert ORDERS.refusal(("orders", -1, None, b"v" * 700, [])) == ""
     assert "a row is 1174 bytes" in ORDERS.refusal(("orders", -1, None, b"v" * 1_000, []))

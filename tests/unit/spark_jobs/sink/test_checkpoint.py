@@ -125,7 +125,7 @@ def test_the_drivers_address_does_not_leave_it() -> None:
     ],
     ids=["the same", "written otherwise", "ends elsewhere", "begins elsewhere", "not known"],
 )
-def test_a_plan_that_another_driver_wrote_over_is_told(
+def test_a_plan_that_another_driver_overwrote_is_reported(
     starts_at: list[str] | None, ends_at: list[str] | None, departure: str
 ) -> None:
     """This driver ran [100, 200); the other has written [100, 250) in its place."""

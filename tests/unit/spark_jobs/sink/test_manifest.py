@@ -137,7 +137,7 @@ def test_equal_rows_of_another_plan_are_other_rows(mine: BatchManifest, verdict:
     assert compare(HEARTBEAT, mine) is verdict
 
 
-def test_the_commits_of_the_batch_before_are_told() -> None:
+def test_the_commits_of_the_batch_before_are_returned() -> None:
     """All of them, for a driver that lost has left one too; not those further back."""
     entries = log(
         manifest("a", batch=3, plan="1"),
@@ -226,7 +226,7 @@ def test_a_batch_whose_predecessor_is_not_known_follows_none(earlier: int | None
     assert not searched(entries, 21)[0].result().follows_the_one_before
 
 
-def test_a_log_that_lost_its_beginning_is_told() -> None:
+def test_a_log_that_lost_its_beginning_is_reported() -> None:
     """Whether the batch was published cannot be known; a record in time says how far to look."""
     entries = log(*(manifest(f"{n}", batch=n, searched_from=n) for n in range(100)))
     assert searched(entries, 50, start=60)[0].result().is_cut

@@ -170,7 +170,7 @@ REFUSED = bridge.ConfigError(
         (AttemptGivenUpError, bridge.RetriableError),
     ],
 )
-def test_who_must_act_is_told_by_the_clients_tree(
+def test_the_exception_class_says_who_must_act(
     error: type[SinkError], acts: type[Exception]
 ) -> None:
     """Code that knows the client's errors knows what to do; the text is kept, pickled too."""
@@ -196,10 +196,10 @@ def test_failures_become_errors_of_the_sink(
     failure: Exception, error: type[SinkError], text: str
 ) -> None:
     """What tells by itself who must act keeps telling it; the rest is as the caller says."""
-    with pytest.raises(SinkError) as told, failing_as(SendError, "asking"):
+    with pytest.raises(SinkError) as caught, failing_as(SendError, "asking"):
         raise failure
-    assert type(told.value) is error
-    assert str(told.value) == text
+    assert type(caught.value) is error
+    assert str(caught.value) == text
 
 
 # --- the sink signs half records and decisions, with the key file of the process that writes

@@ -56,13 +56,13 @@ class Record:
     """A record as the Kafka client hands it over."""
 
     at: int
-    told: Headers | Exception
+    answers: Headers | Exception
 
     def headers(self) -> Headers:
         """Return its headers, or fail as the client does."""
-        if isinstance(self.told, Exception):
-            raise self.told
-        return self.told
+        if isinstance(self.answers, Exception):
+            raise self.answers
+        return self.answers
 
     def error(self) -> None:
         """Return none: it is a record."""
@@ -84,7 +84,7 @@ class Kafka:
 
     Attributes:
         clock: Advances while a caller waits.
-        told: Headers of each record, or the error that asking for them raises.
+        answers: Headers of each record, or the error that asking for them raises.
         end: What the leader says for read_committed; None: the records' own.
         ends_at_s: When it says the records' own end.
         failure: What asking for the topics raises.
@@ -92,7 +92,7 @@ class Kafka:
     """
 
     clock: Clock
-    told: list[Headers | Exception] = field(default_factory=list)
+    answers: list[Headers | Exception] = field(default_factory=list)
     end: int | None = None
     ends_at_s: float = float("inf")
     failure: KafkaFailure | None = None
@@ -135,11 +135,11 @@ class Kafka:
 
     def poll(self, wait_s: float) -> Record | None:
         """Return the next record; without one the time is up."""
-        if self.clock.now < self.connects_s or self.position >= len(self.told):
+        if self.clock.now < self.connects_s or self.position >= len(self.answers):
             self.clock.now += wait_s
             return None
         self.position += 1
-        return Record(self.position - 1, self.told[self.position - 1])
+        return Record(self.position - 1, self.answers[self.position - 1])
 
     def take(self, _records_max: int) -> list[Record]:
         return []
@@ -149,7 +149,7 @@ class Kafka:
 
     def _end(self, edge: Edge) -> int:
         is_whole = edge is Edge.END or self.clock.now >= self.ends_at_s
-        return len(self.told) if is_whole or self.end is None else self.end
+        return len(self.answers) if is_whole or self.end is None else self.end
 
 
 Letters = tuple[Kafka, DeadLetters]
@@ -170,7 +170,7 @@ def ports_of(kafka: Kafka) -> Ports:
 def test_a_record_whose_headers_cannot_be_read_is_nobodys(letters: Letters) -> None:
     """Anybody who may write the topic can write one: it stops no sink, and hides no dead letter."""
     kafka, dead = letters
-    kafka.told = [NOT_UTF_8, letter("a"), SystemError("returned a result with an exception set")]
+    kafka.answers = [NOT_UTF_8, letter("a"), SystemError("returned a result with an exception set")]
     poll = dead.read(SINCE)
     assert poll is not None
     assert [each.transaction_id for each in poll.letters] == ["a"]
@@ -182,7 +182,7 @@ def test_brokers_that_do_not_answer_fail_no_batch(
 ) -> None:
     """The dead letters are not counted now, a line is logged, and the next poll continues."""
     kafka, dead = letters
-    kafka.told = [letter("a")]
+    kafka.answers = [letter("a")]
     kafka.failure = KafkaFailure(Code.TRANSPORT)
     with caplog.at_level("INFO"):
         assert dead.read(SINCE) is None
@@ -196,7 +196,7 @@ def test_brokers_that_do_not_answer_fail_no_batch(
 def test_offsets_never_go_back(letters: Letters) -> None:
     """A leader that was deposed tells an older end: what was counted is not read again."""
     kafka, dead = letters
-    kafka.told = [letter(f"{n}") for n in range(10)]
+    kafka.answers = [letter(f"{n}") for n in range(10)]
     kafka.end = 8
     poll = dead.read(Tally(0, (10,), "A"))
     assert poll == ((), (10,), 0, "A", False)
@@ -211,7 +211,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
 ) -> None:
     """By its id: offsets of the old topic mean nothing in it. Without an id nothing is guessed."""
     kafka, dead = letters
-    kafka.told = [letter("a"), letter("b")]
+    kafka.answers = [letter("a"), letter("b")]
     kafka.topic_id = now
     poll = dead.read(Tally(0, (1,), before))
     assert poll is not None
@@ -220,12 +220,12 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning(
 
 
 @pytest.mark.parametrize(("connects_s", "is_read"), [(9.0, True), (11.0, False)])
-def test_a_look_begins_when_the_brokers_answer(
+def test_a_poll_begins_when_the_brokers_answer(
     letters: Letters, *, connects_s: float, is_read: bool
 ) -> None:
     """A handshake that takes longer than a poll does not leave dead letters unread for ever."""
     kafka, dead = letters
-    kafka.told = [letter("a")]
+    kafka.answers = [letter("a")]
     kafka.connects_s = connects_s
     poll = dead.read(SINCE)
     assert poll is not None
@@ -236,9 +236,9 @@ def test_a_look_begins_when_the_brokers_answer(
 def test_dead_letters_that_are_not_visible_yet_are_waited_for(
     letters: Letters, *, ends_at_s: float, is_visible: bool
 ) -> None:
-    """The daemon's place is told; its kafka_txn ends later in the dead-letter topic."""
+    """The daemon's place is answers; its kafka_txn ends later in the dead-letter topic."""
     kafka, dead = letters
-    kafka.told = [letter("a")]
+    kafka.answers = [letter("a")]
     kafka.position = 1
     kafka.end = 0
     kafka.ends_at_s = ends_at_s

@@ -300,7 +300,7 @@ def test_a_letter_is_of_the_app_or_may_be() -> None:
         assert read(other) is None
 
 
-def test_a_transaction_counts_once_however_looks_cut_it() -> None:
+def test_dead_letters_of_a_transaction_in_several_partitions_count_once() -> None:
     """Its dead letters are in several partitions: the one of message 0 counts for all."""
     winners = {4: manifest(4, "t", "u"), 5: manifest(5), 6: manifest(6)}
     looks = [
@@ -371,7 +371,7 @@ def test_a_batch_that_is_not_published_has_no_refused_rows() -> None:
     assert refused == Refused({}, "", 0)
 
 
-def test_a_stub_of_an_older_batch_is_told() -> None:
+def test_a_stub_of_an_older_batch_is_reported() -> None:
     """It names no batch: whether its transaction was published cannot be looked up."""
     winners = {4: manifest(4, "a"), 5: manifest(5, "b")}
     letters = [Letter("a", NO_BATCH, "why"), Letter("b", NO_BATCH, "why")]

@@ -433,7 +433,7 @@ def test_cancelled_in_start_what_began_is_closed(stack: MemoryStack) -> None:
     stack.run(main())
 
 
-def test_cancelled_in_close_it_goes_on(stack: MemoryStack) -> None:
+def test_close_continues_after_a_cancellation(stack: MemoryStack) -> None:
     """What was sent is stored, and the clients are closed."""
 
     async def main() -> None:

@@ -306,11 +306,11 @@ def test_clients_that_are_dropped_are_gone(machine: Machine) -> None:
     assert process.clients == [writer]
 
 
-def test_a_network_that_gives_way_lets_others_between_requests() -> None:
+def test_a_network_with_switching_lets_others_run_between_requests() -> None:
     """A driver may step others, or kill the writer, between any two requests of a kafka_txn."""
     ends: list[tuple[int, int]] = []
     for kill_after in range(12):
-        with Machine(network=lambda scheduler: Network(scheduler, gives_way=True)) as machine:
+        with Machine(network=lambda scheduler: Network(scheduler, yields=True)) as machine:
             machine.broker.create_topic(NewTopic("topic", 1, 1, {}))
             process = machine.process("p")
 

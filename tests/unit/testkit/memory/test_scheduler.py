@@ -176,7 +176,7 @@ def test_the_end_ends_everything(scheduler: Scheduler) -> None:
     assert reported == ["unwound"]
 
 
-def test_a_frozen_process_stands_still(scheduler: Scheduler) -> None:
+def test_a_frozen_process_does_not_run(scheduler: Scheduler) -> None:
     """It continues later, and finds that time has passed."""
     process, other, reported = Process("p"), Process("other"), []
     scheduler.start(process, _ticking(scheduler, process, reported, "a", 1.0), "a")

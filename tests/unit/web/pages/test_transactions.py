@@ -35,7 +35,7 @@ def _undecided(stack: MemoryStack, *values: bytes) -> str:
     return sent(producer, *(values or (b"two shirts",))).id
 
 
-def test_nothing_undecided_is_said(web: MemoryWeb) -> None:
+def test_the_page_says_that_nothing_is_undecided(web: MemoryWeb) -> None:
     """An empty list is a sentence on the page, and an empty list in the API."""
     assert "Nothing is undecided" in web.get("/transactions").text
     body = web.get("/api/v1/transactions").json()
@@ -131,7 +131,7 @@ def test_an_unknown_transaction_is_not_found(stack: MemoryStack, web: MemoryWeb)
     assert "give from_ms" in web.get("/api/v1/transactions/order-17").json()["detail"]
 
 
-def test_a_commit_delivers_and_stands_in_the_audit_log(stack: MemoryStack, web: MemoryWeb) -> None:
+def test_a_commit_delivers_and_is_in_the_audit_log(stack: MemoryStack, web: MemoryWeb) -> None:
     """By the page's form: the message comes out, and the log says who and why."""
     wanted = _undecided(stack)
     stack.advance(seconds=8)

@@ -114,7 +114,7 @@ def test_records_of_an_earlier_life_are_not_counted() -> None:
     assert "dead letters" not in text
 
 
-def test_what_is_not_found_or_not_applied_is_said() -> None:
+def test_the_explanation_names_records_not_found_and_not_applied() -> None:
     """NOT_FOUND has the range of time that was read; a decision not applied yet has the reason."""
     life = Life(id="id", state=NOT_FOUND, read_from_ms=NOW, at_ms=NOW)
     assert "from 2023-11-14T22:13:20.000Z to the end of the logs" in explain(life)[0]

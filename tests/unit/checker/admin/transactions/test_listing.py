@@ -86,7 +86,7 @@ def test_a_group_without_members_is_named(stack: MemoryStack) -> None:
     assert only.next_check_at_ms is not None
 
 
-def test_without_a_daemon_it_is_said(stack: MemoryStack) -> None:
+def test_the_listing_says_that_no_daemon_runs(stack: MemoryStack) -> None:
     """Without a daemon, transactions before and after its crash are listed as NO_DAEMON."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:

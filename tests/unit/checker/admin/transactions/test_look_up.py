@@ -186,7 +186,7 @@ def test_an_incomplete_commit_is_committed_and_dead(stack: MemoryStack) -> None:
     assert (life.events[-1].kind, life.events[-1].reason) == (Kind.DEAD_LETTER, "INCOMPLETE")
 
 
-def test_a_decision_that_is_not_applied_yet_is_said(stack: MemoryStack) -> None:
+def test_a_decision_that_is_not_applied_yet_is_shown(stack: MemoryStack) -> None:
     """Without a daemon the state is COMMITTED, with a note that nothing is delivered yet."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
@@ -204,7 +204,7 @@ def test_a_decision_that_is_not_applied_yet_is_said(stack: MemoryStack) -> None:
     assert "halfbridge checker run" in text
 
 
-def test_a_decision_that_waits_for_its_half_offset_is_said(stack: MemoryStack) -> None:
+def test_a_decision_that_waits_for_its_half_offset_is_shown(stack: MemoryStack) -> None:
     """A COMMIT whose half offset is beyond the end of the partition is shown as DECISION_WAITS."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:
@@ -218,7 +218,7 @@ def test_a_decision_that_waits_for_its_half_offset_is_said(stack: MemoryStack) -
     assert "(DECISION_WAITS)" in " ".join(explain(life))
 
 
-def test_a_decision_behind_others_is_said(stack: MemoryStack) -> None:
+def test_a_decision_behind_others_is_shown(stack: MemoryStack) -> None:
     """A decision behind ops that are not applied yet refers to /healthz of the workers."""
     operator = Operator(stack)
     with stack.producer(GROUP, checker=unknown) as producer:

@@ -10,7 +10,7 @@ from halfbridge.sql.local_messages.tables import BUCKETS
 from halfbridge.sql.local_messages.writer import LocalMessages
 from tests.sql.databases import Database
 
-LOOKS = 10  # psycopg prepares at the sixth time
+QUERIES = 10  # psycopg prepares at the sixth time
 _PREPARED = text("SELECT count(*) FROM pg_prepared_statements WHERE statement LIKE '%is_cut%'")
 
 
@@ -35,26 +35,26 @@ def test_looks_are_planned_once_for_a_while(database: Database) -> None:
     claims = looking(messages)
     is_kept = int(messages.database.name == "postgresql")
     with engine_of(messages).connect() as connection:
-        for _ in range(LOOKS):
+        for _ in range(QUERIES):
             claims.read(connection, range(BUCKETS))
             end_read(connection, 0.0)
         assert plans(connection, messages.database.name) == is_kept
         claims.read(connection, range(BUCKETS))
         end_read(connection, PLAN_S_MAX)
         assert plans(connection, messages.database.name) == 0
-        for _ in range(LOOKS):
+        for _ in range(QUERIES):
             claims.read(connection, range(BUCKETS))
             end_read(connection, PLAN_S_MAX + 1)
         assert plans(connection, messages.database.name) == is_kept
 
 
-def test_each_look_sees_what_was_committed_before(database: Database) -> None:
+def test_each_query_sees_earlier_commits(database: Database) -> None:
     """A poll whose plan is kept has a snapshot of its own, and leaves no transaction open."""
     messages = LocalMessages(database.engine())
     messages.create()
     claims = looking(messages)
     with engine_of(messages).connect() as connection:
-        for number in range(LOOKS):
+        for number in range(QUERIES):
             with messages.engine.begin() as writing:
                 messages.add(writing, Message("t", key=b"%d" % number, value=b""))
             snapshot = claims.read(connection, range(BUCKETS))
