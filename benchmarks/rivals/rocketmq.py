@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from benchmarks.rivals.workload import PIPELINED, WARM_MESSAGES, WARM_THREADS, Outcome, warm_up
 from halfbridge.bench.load import lead_in
 from halfbridge.bench.procfs import usage_of
-from halfbridge.spark_jobs.session.jvm import JavaSettings, find_java
-from halfbridge.spark_jobs.session.locked_jars import JarSettings, locked_jars
+from halfbridge.java.jvm import JavaSettings, find_java
+from halfbridge.java.locked_jars import JarSettings, locked_jars
 from halfbridge.testkit.ports import HOST, free_ports, is_free
 
 if TYPE_CHECKING:

@@ -93,8 +93,8 @@ def bench(*, as_json: bool, daemon_arguments: str, **values: Any) -> int:
     # Imported here: --help does not need the Kafka client.
     from halfbridge.bench.result import run_report
     from halfbridge.bench.run import run_bench
-    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
-    from halfbridge.spark_jobs.session.locked_jars import JarsError
+    from halfbridge.java.jvm import JavaNotFoundError
+    from halfbridge.java.locked_jars import JarsError
     from halfbridge.testkit.broker import BrokerStartError
     from halfbridge.testkit.children import ChildFailedError, InterruptedRunError
 

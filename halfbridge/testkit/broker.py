@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge import environment
-from halfbridge.spark_jobs.session.class_archive import class_archive
-from halfbridge.spark_jobs.session.jvm import Java, JavaSettings, find_java
-from halfbridge.spark_jobs.session.locked_jars import JarSettings
+from halfbridge.java.class_archive import class_archive
+from halfbridge.java.jvm import Java, JavaSettings, find_java
+from halfbridge.java.locked_jars import JarSettings
 from halfbridge.testkit.jars import KafkaChoice, broker_jars
 from halfbridge.testkit.ports import free_ports, is_free
 from halfbridge.testkit.properties import NodeAddress, node_properties, render

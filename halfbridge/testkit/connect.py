@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from halfbridge import environment
 from halfbridge.connect.rest import ConnectRest, KafkaConnectError
-from halfbridge.spark_jobs.session.jvm import JavaSettings, find_java
-from halfbridge.spark_jobs.session.locked_jars import JarSettings
+from halfbridge.java.jvm import JavaSettings, find_java
+from halfbridge.java.locked_jars import JarSettings
 from halfbridge.testkit.broker import FRUGAL_FLAGS, STOP_S_MAX
 from halfbridge.testkit.jars import connect_jars, connector_jars
 from halfbridge.testkit.ports import HOST, free_ports, is_free

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from halfbridge import environment
 from halfbridge.extras import needs
-from halfbridge.serde.settings import load, setting, variable
-from halfbridge.spark_jobs.session.locked_jars import (
+from halfbridge.java.locked_jars import (
     JarsError,
     JarSettings,
     cache_of_jars,
@@ -26,6 +25,7 @@ from halfbridge.spark_jobs.session.locked_jars import (
     repository_url,
     sole_fetcher,
 )
+from halfbridge.serde.settings import load, setting, variable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from halfbridge.extras import needs
+from halfbridge.java.jvm import JavaNotFoundError
+from halfbridge.java.locked_jars import JarsError
 from halfbridge.testkit.jars import BOOTSTRAP_VARIABLE, DOCKER_VARIABLE, KafkaChoice
 from halfbridge.testkit.properties import PATIENT
 from halfbridge.testkit.ready import NotReadyError, wait_ready
@@ -87,8 +89,6 @@ def _docker_usable(environ: Mapping[str, str]) -> bool:
 @contextmanager
 def _embedded_else_docker(choice: KafkaChoice, environ: Mapping[str, str]) -> Iterator[KafkaSource]:
     """Yield the embedded broker; without Java or its jars, one in Docker."""
-    from halfbridge.spark_jobs.session.jvm import JavaNotFoundError  # noqa: PLC0415  (pyspark is optional)
-    from halfbridge.spark_jobs.session.locked_jars import JarsError  # noqa: PLC0415  (pyspark is optional)
     from halfbridge.testkit.broker import EmbeddedBroker  # noqa: PLC0415  # not needed with Docker
 
     broker = EmbeddedBroker(properties=PATIENT, kafka_version=choice.kafka_version)

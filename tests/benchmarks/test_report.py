@@ -17,7 +17,7 @@ from benchmarks.rivals.picture import draw, picture
 from benchmarks.rivals.workload import Outcome, median_of, rows
 from benchmarks.rows import Kind, chosen, scale_rows, shared_config, suite_rows
 from benchmarks.sizing import size_for, sizing, sizing_lines
-from halfbridge.spark_jobs.session.locked_jars import read_lock
+from halfbridge.java.locked_jars import read_lock
 from tests.benchmarks.figures import suite_json
 from tests.unit.bench.test_bench import CONFIG
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
-from halfbridge.spark_jobs.session.locked_jars import JarSettings
+from halfbridge.java.locked_jars import JarSettings
 from halfbridge.testkit.containers import IMAGE
 from halfbridge.testkit.jars import KAFKA_VERSION, broker_jars
 

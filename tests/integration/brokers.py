@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
-from halfbridge.spark_jobs.session.locked_jars import JarsError
+from halfbridge.java.jvm import JavaNotFoundError
+from halfbridge.java.locked_jars import JarsError
 from halfbridge.testkit.broker import EmbeddedBroker, EmbeddedCluster
 from halfbridge.testkit.pytest_plugin import leave_out
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge.spark_jobs.session.locked_jars import read_lock
+from halfbridge.java.locked_jars import read_lock
 from halfbridge.testkit.jars import KAFKA_VERSION, lock_of
 
 pytestmark = pytest.mark.broker

@@ -3,8 +3,8 @@
 import os
 from pathlib import Path
 
-from halfbridge.spark_jobs.session.class_archive import DIRECTORY
-from halfbridge.spark_jobs.session.locked_jars import JarSettings
+from halfbridge.java.class_archive import DIRECTORY
+from halfbridge.java.locked_jars import JarSettings
 
 # A minute of processor time at most, on a machine that gives a tenth of one.
 ARCHIVE_S_MAX = 600.0

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from halfbridge.java.jvm import JavaNotFoundError
+from halfbridge.java.locked_jars import JarsError
 from halfbridge.spark_jobs.capabilities import HAS_DATA_SOURCES
-from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
 from halfbridge.spark_jobs.session.local import spark_session
-from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.spark_jobs.sink import register
 from halfbridge.testkit.children import Children, Interrupts
 from halfbridge.testkit.pytest_plugin import leave_out

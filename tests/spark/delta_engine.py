@@ -15,10 +15,10 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
+from halfbridge.java.locked_jars import JarSettings, locked_jars
 from halfbridge.spark_jobs.dedupe import dedupe
 from halfbridge.spark_jobs.session.jars import TABLE_FORMATS
 from halfbridge.spark_jobs.session.local import spark_session
-from halfbridge.spark_jobs.session.locked_jars import JarSettings, locked_jars
 
 ROWS = 2_000  # of half as many messages
 DELETED = 224

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from halfbridge.java.locked_jars import JarsError
 from halfbridge.spark_jobs.session.jars import table_jars
-from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.kit.caches import jar_settings
 from tests.spark.real_topic import RealTopic

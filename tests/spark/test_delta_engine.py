@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from halfbridge.java.locked_jars import JarsError, locked_jars
 from halfbridge.spark_jobs.dedupe import dedupe
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest import PARTITION_COLUMNS
 from halfbridge.spark_jobs.replay import Replay, plan_replay
-from halfbridge.spark_jobs.session.locked_jars import JarsError, locked_jars
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.kit.caches import jar_settings
 from tests.spark.delta_engine import DELETED, JARS, PURGED, RENAMED, ROWS, VECTORS, ingested

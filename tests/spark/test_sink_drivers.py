@@ -13,11 +13,11 @@ from typing import Any
 import pyspark
 import pytest
 
+from halfbridge.java.jvm import JavaNotFoundError, JavaSettings, find_java
+from halfbridge.java.locked_jars import JarsError
 from halfbridge.serde.records import OpKind
 from halfbridge.spark_jobs.session.jars import connector_jars
-from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, JavaSettings
-from halfbridge.spark_jobs.session.local import find_spark_java
-from halfbridge.spark_jobs.session.locked_jars import JarsError
+from halfbridge.spark_jobs.session.local import VECTOR_MODULE
 from halfbridge.testkit.children import Child, Children, Interrupts
 from halfbridge.testkit.history import ReadRecord
 from halfbridge.testkit.pytest_plugin import leave_out
@@ -41,7 +41,7 @@ LATER_S_MAX = 4.0
 def scene(kafka_bootstrap_servers: str, topic_prefix: str, tmp_path: Path) -> Iterator[SinkScene]:
     """An installation with a running daemon; Spark is started by the tests, in processes."""
     try:
-        find_spark_java(JavaSettings.from_environ(os.environ))
+        find_java(JavaSettings.from_environ(os.environ), module=VECTOR_MODULE)
         connector_jars(pyspark.__version__, jar_settings())
     except (JarsError, JavaNotFoundError) as error:
         leave_out(str(error))

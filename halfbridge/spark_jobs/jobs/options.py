@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from halfbridge.java.jvm import JavaNotFoundError
+from halfbridge.java.locked_jars import JarsError
 from halfbridge.serde.errors import KeyFileError
 from halfbridge.serde.settings import SettingError, variable
 from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.reading.topics import cluster_options
-from halfbridge.spark_jobs.session.jvm import JavaNotFoundError
-from halfbridge.spark_jobs.session.locked_jars import JarsError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping

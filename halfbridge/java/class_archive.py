@@ -21,7 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from halfbridge.spark_jobs.session import archive_maker
+from halfbridge.java import archive_maker
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from halfbridge.spark_jobs.session.jvm import Java
-    from halfbridge.spark_jobs.session.locked_jars import JarSettings
+    from halfbridge.java.jvm import Java
+    from halfbridge.java.locked_jars import JarSettings
 
 DIRECTORY = "class-archives"  # in the cache directory
 _KEY_LENGTH = 16  # 64 bits: a cache directory has some ten archives

@@ -15,8 +15,8 @@ from typing import ClassVar
 
 import pytest
 
-from halfbridge.spark_jobs.session import locked_jars as module
-from halfbridge.spark_jobs.session.locked_jars import (
+from halfbridge.java import locked_jars as module
+from halfbridge.java.locked_jars import (
     JarsError,
     JarSettings,
     LockedJar,
@@ -156,7 +156,7 @@ def test_processes_share_the_cache(maven: type[Maven], lock: Path, tmp_path: Pat
     """Each of three gets all jars, and one of them fetches."""
     program = (
         "import os, sys; from pathlib import Path\n"
-        "from halfbridge.spark_jobs.session.locked_jars import JarSettings, locked_jars\n"
+        "from halfbridge.java.locked_jars import JarSettings, locked_jars\n"
         "assert len(locked_jars(Path(sys.argv[1]), JarSettings.from_environ(os.environ))) == 2"
     )
     command = [sys.executable, "-c", program, str(lock)]
