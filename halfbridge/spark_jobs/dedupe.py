@@ -145,9 +145,7 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
     if rows is None:
         return Deduped(0, 0, 0, 0, 0, 0)
     if missing := [name for name in _REQUIRED if name not in rows.columns]:
-        raise JobError(
-            f"{source} has no column {missing[0]!r}: it is not a table of ingest", paths=(source,)
-        )
+        raise JobError(f"{source} has no column {missing[0]!r}: it is not a table of ingest")
     marked = mark_duplicates(rows)
     kept = marked.filter(F.col("duplicate").isNull()).drop("duplicate")
     days = _counts(marked)
@@ -177,13 +175,9 @@ def _check_output(spark: SparkSession, source: str, output: str, kind: str) -> N
     if not names:
         return
     if _FILE_LOG in names:
-        raise JobError(
-            f"{output} is written by a stream (ingest?): give another --output", paths=(output,)
-        )
+        raise JobError(f"{output} is written by a stream (ingest?): give another --output")
     if is_delta(spark, output) != (kind == "delta"):
-        raise JobError(
-            f"{output} exists, and not in the format {kind}: give another --output", paths=(output,)
-        )
+        raise JobError(f"{output} exists, and not in the format {kind}: give another --output")
 
 
 def _counts(marked: DataFrame) -> list[Row]:

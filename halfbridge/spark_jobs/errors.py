@@ -7,10 +7,6 @@ JobError               (RuntimeError) the user of the job acts, as the text says
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _CAUSES_MAX = 10  # Spark nests three or four; a chain that closes on itself must end
 _TRACEBACK = "Traceback (most recent call last)"
@@ -23,19 +19,7 @@ _WITH_PLAN = "ExtendedAnalysisException"
 
 
 class JobError(RuntimeError):
-    """A job cannot do its work; its one line says what the user can do.
-
-    Attributes:
-        topics: The topics that the error is about, if any.
-        paths: The tables, checkpoints and files that it is about, if any.
-    """
-
-    def __init__(
-        self, message: str, *, topics: Iterable[str] = (), paths: Iterable[str] = ()
-    ) -> None:
-        super().__init__(message)
-        self.topics = tuple(topics)
-        self.paths = tuple(paths)
+    """A job cannot do its work; its one line says what the user can do."""
 
 
 def cause_of(error: BaseException) -> str:

@@ -424,7 +424,7 @@ def check_together(checkpoint: Checkpoint, sink: Sink, job: Ingest) -> None:
             " and another output."
         )
     if problem:
-        raise JobError(problem, paths=(output, checkpoint.path))
+        raise JobError(problem)
 
 
 def _refuse_strangers(storage: Storage, job: Ingest) -> None:
@@ -439,7 +439,6 @@ def _refuse_strangers(storage: Storage, job: Ingest) -> None:
             raise JobError(
                 f"{job.output} is not empty, and not a table of this job: it has {name}. Readers"
                 " see either that or the new rows, not both. Give an empty --output.",
-                paths=(job.output,),
             )
 
 

@@ -349,7 +349,6 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
         raise JobError(
             f"replay {job.replay_id} is complete: {plan.rows} rows were sent to {job.to_topic}."
             " To send them again, choose another --replay-id",
-            topics=(job.to_topic,),
         )
     _refuse_changed_topic(spark, job, plan)
     if done:
@@ -387,12 +386,11 @@ def _source(spark: SparkSession, job: Replay, bounds: Bounds | None) -> DataFram
     if job.table:
         rows = read_table(spark, job.table)
         if rows is None:
-            raise JobError(f"{job.table} has no rows yet", paths=(job.table,))
+            raise JobError(f"{job.table} has no rows yet")
         if missing := [name for name in COLUMNS if name not in rows.columns]:
             raise JobError(
                 f"{job.table} has no column {', '.join(missing)}: a replay needs"
                 f" {', '.join(COLUMNS)}, as the table of `halfbridge spark ingest` has them",
-                paths=(job.table,),
             )
     elif bounds is None:
         rows = read_topics(
@@ -542,7 +540,6 @@ def read_plan(text: str, where: str) -> ReplayPlan:
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(
             f"{where} is damaged: {error}. Restore it, or start again with another --replay-id",
-            paths=(where,),
         ) from error
 
 

@@ -17,7 +17,7 @@ from halfbridge.checker.loop.blame import Blame, SendSize
 from halfbridge.checker.loop.collector import Collector
 from halfbridge.checker.loop.failures import KafkaTxnFailedError
 from halfbridge.checker.loop.pair import Pair, restore_plan
-from halfbridge.checker.loop.publish import Publisher, Sizes, bytes_alone
+from halfbridge.checker.loop.publish import Publisher, Sizes
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.checker.loop.topic_watch import TopicWatch
 from halfbridge.checker.policy import Policy
@@ -29,6 +29,7 @@ from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.headers import DEAD, HALF
 from halfbridge.serde.limits import STUB_BYTES_MAX, TRANSACTION_BYTES_MAX, TRANSACTION_MESSAGES_MAX
 from halfbridge.serde.progress import START, Progress
+from halfbridge.serde.record_size import bytes_alone
 from halfbridge.serde.records import OpKind, OpSource, new_half, new_op
 from halfbridge.serde.topics import TopicNames
 from tests.kit.examples import given, st

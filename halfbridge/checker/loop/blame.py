@@ -11,8 +11,8 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from halfbridge.checker.loop.publish import bytes_alone
 from halfbridge.serde.limits import STUB_BYTES_MAX
+from halfbridge.serde.record_size import bytes_alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -21,13 +21,13 @@ from halfbridge.checker.core.ledger import Ledger
 from halfbridge.checker.core.memory import ALARM_PERCENT, HALVES_PERCENT, NEEDED_HALVES_PERCENT
 from halfbridge.checker.loop.clients import QUESTION_S, client_config, unjoined
 from halfbridge.checker.loop.failures import InputLostError
-from halfbridge.checker.loop.publish import bytes_at_most
 from halfbridge.kafka.client_errors import failure_of
 from halfbridge.kafka.errors import ConfigError
 from halfbridge.serde.avro import OP
 from halfbridge.serde.errors import DecodeError, NotBelievedError
 from halfbridge.serde.headers import headers_of, parse_half, user_bytes
 from halfbridge.serde.limits import shortened
+from halfbridge.serde.record_size import bytes_at_most
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

@@ -14,6 +14,7 @@ from halfbridge.serde import headers as names
 from halfbridge.serde.avro import CHECK_REQUEST, DEAD_LETTER, HALF_METADATA, OP
 from halfbridge.serde.errors import NoSigningKeyError
 from halfbridge.serde.limits import SIGNATURE_BYTES_MAX, shortened
+from halfbridge.serde.record_size import HEADER_FRAME_BYTES_MAX, bytes_alone, bytes_at_most
 from halfbridge.serde.records import (
     NO_OFFSET,
     NO_TIMESTAMP,
@@ -26,11 +27,10 @@ from halfbridge.serde.records import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from halfbridge.checker.core.events import HalfRead
     from halfbridge.checker.loop.routes import Routes
-    from halfbridge.serde.headers import Header
     from halfbridge.serde.signatures import Signer
     from halfbridge.serde.topics import TopicNames
 
@@ -274,19 +274,11 @@ def _undeliverable(delivery: Delivery, why: str) -> list[DeadHalf]:
     ]
 
 
-# A batch of one record in format v2 (KIP-98): 61 bytes for the batch, at most 5 for the record's
-# length, 3 for attributes and deltas that are 0, and 15 for the lengths of key, value and headers.
-_FRAME_BYTES_MAX = 84
-_BATCH_BYTES = 61
-_FIXED_BYTES = 3
-# The two lengths in front of name and value, for names below 8 KiB and values below 128 MiB.
-_HEADER_FRAME_BYTES_MAX = 6
-_NULL_LENGTH = -1  # length of a null key or value in a record (KIP-98)
 # By how much a copy may be longer than its original: 4 bytes for check times, 8 for the time, 8 for
 # the offset, and one for each length around them.
 COPY_GROWTH_BYTES = 32
 # By how much a signature may make it longer: the name RMQ_SIGN, the value, and both lengths.
-SIGNATURE_GROWTH_BYTES = 8 + SIGNATURE_BYTES_MAX + _HEADER_FRAME_BYTES_MAX
+SIGNATURE_GROWTH_BYTES = 8 + SIGNATURE_BYTES_MAX + HEADER_FRAME_BYTES_MAX
 # How long a learned limit counts; an operator may have raised the topic's limit since. Longer keeps
 # messages away that now fit, shorter costs a refused batch more often than six times an hour.
 LEARNED_MS = 600_000
@@ -335,34 +327,6 @@ class Sizes:
             if until_ms > now_ms
         }
         self._limits = {}
-
-
-def bytes_at_most(key: bytes | None, value: bytes | None, headers: Sequence[Header] | None) -> int:
-    """Return an upper bound of `bytes_alone`, at least some 20 bytes too high, but cheap."""
-    size_bytes = _FRAME_BYTES_MAX + len(key or b"") + len(value or b"")
-    for name, text in headers or ():
-        size_bytes += len(name.encode()) + len(text or b"") + _HEADER_FRAME_BYTES_MAX
-    return size_bytes
-
-
-def bytes_alone(key: bytes | None, value: bytes | None, headers: Sequence[Header]) -> int:
-    """Return the bytes of an uncompressed batch of one record, to which a topic's limit applies."""
-    size_bytes = _FIXED_BYTES + _field_bytes(key) + _field_bytes(value) + _varint(len(headers))
-    for name, text in headers:
-        size_bytes += _field_bytes(name.encode()) + _field_bytes(text)
-    return _BATCH_BYTES + _varint(size_bytes) + size_bytes
-
-
-def _field_bytes(field: bytes | None) -> int:
-    if field is None:
-        return _varint(_NULL_LENGTH)
-    return _varint(len(field)) + len(field)
-
-
-def _varint(value: int) -> int:
-    """Return how many bytes `value` takes: zigzag, 7 bits a byte."""
-    zigzag = value << 1 if value >= 0 else (-value << 1) - 1
-    return max(1, -(-zigzag.bit_length() // 7))
 
 
 # Tells the Kafka client to use its own clock.

@@ -164,7 +164,7 @@ def main(
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
     with spark_session(_APP_NAME, options=spark_options) as spark:
         if findings is not None and Storage(spark).exists(findings):
-            raise JobError(f"{findings} exists already: give another --findings", paths=(findings,))
+            raise JobError(f"{findings} exists already: give another --findings")
         where: Where = {"bootstrap_servers": bootstrap_servers, "kafka": kafka}
         others = "none" if no_others else sorted(other_prefixes)
         identity = {"prefix": topic_prefix, "signed": judge is not None, "others": others}
@@ -312,7 +312,7 @@ def _take(
     _say(f"asking for the ends of {', '.join(sorted(wanted)) or 'no real topic'}")
     snapshot = audit_snapshot(spark, prefix=prefix, real_topics=wanted, settle_s=settle_s, **where)
     if missing := sorted({*topics} & {*snapshot.gone}):
-        raise JobError(f"topic {missing[0]} does not exist: check --topic", topics=missing[:1])
+        raise JobError(f"topic {missing[0]} does not exist: check --topic")
     return snapshot if former is None else continued(former, snapshot)
 
 

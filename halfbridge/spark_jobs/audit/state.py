@@ -109,7 +109,6 @@ class State:
         if self._storage.read(self._manifest) != self._text:
             raise JobError(
                 f"{self._manifest} was written by another run a moment ago: run one at a time",
-                paths=(self._manifest,),
             )
         self._storage.replace(self._manifest, json.dumps(manifest) + "\n")
 
@@ -123,7 +122,6 @@ class State:
         except (ValueError, KeyError, TypeError) as error:
             raise JobError(
                 f"{self._manifest} is damaged: {error}. Restore it, or begin with a new --state.",
-                paths=(self._manifest,),
             ) from error
 
     def _write(self, name: str, rows: DataFrame) -> None:
@@ -144,7 +142,6 @@ class State:
             raise JobError(
                 f"{self._path} is damaged: {name} lacks generations that {self._manifest} names."
                 " Restore them, or begin with a new --state.",
-                paths=(self._path,),
             )
         columns = {**_TABLES[name], "generation": "long"}
         schema = ", ".join(f"{column} {kind}" for column, kind in columns.items())

@@ -291,13 +291,11 @@ def continued_ranges(
             raise JobError(
                 f"{topic}[{number}] was read to offset {read.end}, and now {is_now}: records were"
                 " lost, or this is another topic. Begin with a new --state.",
-                topics=(topic,),
             )
         if now.start > read.end:
             raise JobError(
                 f"{topic}[{number}] was read to offset {read.end}, and now begins at {now.start}:"
                 " records were deleted before they were audited. Begin with a new --state.",
-                topics=(topic,),
             )
     return {
         topic: {

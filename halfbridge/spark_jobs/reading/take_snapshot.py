@@ -205,7 +205,7 @@ def _present(cluster: Brokers, names: TopicNames, needed: tuple[str, ...]) -> fr
 def _missing(topic: str, prefix: str = "") -> JobError:
     hint = f" the prefix {prefix!r} is right" if prefix else " no --prefix is missing"
     text = f"topic {topic} does not exist: see that{hint}, or run `halfbridge topics create`"
-    return JobError(text, topics=(topic,))
+    return JobError(text)
 
 
 def _ranges(starts: Mapping[TopicPartition, int], ends: Mapping[TopicPartition, int]) -> Ranges:

@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from halfbridge.serde.headers import RESERVED, Headers, real_headers
 from halfbridge.serde.limits import TRANSACTION_MESSAGES_MAX
+from halfbridge.serde.record_size import bytes_alone, bytes_at_most
 from halfbridge.serde.records import PARTITION_BY_KEY
 from halfbridge.spark_jobs.sink.errors import RowError
 
@@ -200,16 +201,11 @@ def _checked_headers(pairs: list[_Header | None]) -> Headers:
 
 # If a topic's settings cannot be read: the highest max.message.bytes that Kafka allows.
 ANY_BYTES = (1 << 31) - 1
-_BATCH_BYTES = 61  # header of a record batch, to which max.message.bytes applies
-_FIXED_BYTES = 3  # attributes, and two deltas that are 0 in the first record of a batch
-_VARINT_BYTES_MAX = 5  # of a length, which is an int32
 # The headers that the daemon adds: transaction id, birth and index. The largest index is assumed,
 # because a row's index is not known yet when its size is checked.
 _ADDED = real_headers([], "0" * 32, 10**12, TRANSACTION_MESSAGES_MAX - 1)
-_ADDED_BYTES = sum(2 + len(name) + len(value or b"") for name, value in _ADDED)
-# Most bytes of a record besides key, value and the user's headers. The record's length, the lengths
-# of key and value, and the number of headers have up to five bytes each.
-FRAME_BYTES_MAX = _BATCH_BYTES + _FIXED_BYTES + 4 * _VARINT_BYTES_MAX + _ADDED_BYTES
+# Most bytes of a record besides key, value and the user's headers.
+FRAME_BYTES_MAX = bytes_at_most(None, None, _ADDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,19 +230,6 @@ class RealTopic:
 
 
 def delivered_bytes(row: Row) -> int:
-    """Return an upper bound of a row's size as an uncompressed batch of one (record format v2)."""
+    """Return an upper bound of a row's size as an uncompressed batch of one."""
     _, _, key, value, headers = row
-    count = len(headers) + len(_ADDED)
-    size = _FIXED_BYTES + _field_bytes(key) + _field_bytes(value) + _varint_bytes(count)
-    size += _ADDED_BYTES
-    size += sum(_field_bytes(name.encode()) + _field_bytes(given) for name, given in headers)
-    return _BATCH_BYTES + _varint_bytes(size) + size
-
-
-def _field_bytes(field: bytes | None) -> int:
-    return 1 if field is None else _varint_bytes(len(field)) + len(field)
-
-
-def _varint_bytes(number: int) -> int:
-    """Return the bytes of a number >= 0 as a varint: seven bits per byte, one bit for the sign."""
-    return max(1, -(-(2 * number).bit_length() // 7))
+    return bytes_alone(key, value, [*headers, *_ADDED])

@@ -54,9 +54,7 @@ class BatchTable(ABC):
         except self.errors as error:
             if has_version(self.version_of(app_id), version):
                 return False
-            raise JobError(
-                f"{self.kind} table {self.name}: {cause_of(error)}", paths=(self.name,)
-            ) from error
+            raise JobError(f"{self.kind} table {self.name}: {cause_of(error)}") from error
 
     @abstractmethod
     def _commit(self, rows: DataFrame, app_id: str, version: int) -> bool:

@@ -122,7 +122,6 @@ class IcebergTable(BatchTable):
                 return found
         raise JobError(
             f"Iceberg table {self.name}: somebody removed a snapshot that was written just now",
-            paths=(self.name,),
         )
 
     def _ancestors(self) -> Iterator[JavaObject]:

@@ -84,14 +84,12 @@ class Checkpoint:
             raise JobError(
                 f"{self.path} has progress and no {JOB_FILE}: it is the checkpoint of another"
                 " program. Give an empty directory as --checkpoint.",
-                paths=(self.path,),
             )
         try:
             was: Mapping[str, object] = json.loads(text)
         except ValueError as error:
             raise JobError(
                 f"{place} is damaged: {error}. Restore it, or begin with a new checkpoint.",
-                paths=(place,),
             ) from error
         remedy = "give a new --checkpoint and another output"
         check_same(self.path, was, identity, remedy=remedy)
@@ -219,7 +217,6 @@ class Checkpoint:
             raise JobError(
                 f"{place} is damaged: {error}. Restore it; or remove it, if none of the topics was"
                 " deleted since the last run",
-                paths=(place,),
             ) from error
         return kept
 
@@ -246,7 +243,6 @@ def check_same(
         raise JobError(
             f"the {what} {path} belongs to another job: {changes}. Start it as it was, or"
             f" {remedy}.",
-            paths=(path,),
         )
 
 
@@ -295,6 +291,4 @@ def refuse_changed(
             f"of topics that were deleted, or that this user may not DESCRIBE any more: {names}"
         )
     if changed:
-        raise TopicsChangedError(
-            f"{what} has offsets {'; and '.join(changed)}. {remedy}", topics=(*recreated, *gone)
-        )
+        raise TopicsChangedError(f"{what} has offsets {'; and '.join(changed)}. {remedy}")

@@ -76,7 +76,7 @@ class DeltaWriter(BatchTable):
             table = self._opened(schema)
             self._write(table, actions, "overwrite", schema, where=(column, list(values)))
         except DeltaError as error:
-            raise JobError(f"Delta table {self.name}: {error}", paths=(self.name,)) from error
+            raise JobError(f"Delta table {self.name}: {error}") from error
 
     def _written(self, rows: DataFrame) -> tuple[Schema, list[AddAction | RemoveAction]]:
         """Write the files; return their schema and the actions that make them part of the table."""
@@ -100,7 +100,6 @@ class DeltaWriter(BatchTable):
             raise JobError(
                 f"Delta table {self.name} maps its columns to other names (column mapping), which"
                 " this job cannot write: give another --output",
-                paths=(self.name,),
             )
         self._check_schema(schema, table.schema())
         return table
@@ -133,7 +132,6 @@ class DeltaWriter(BatchTable):
             raise JobError(
                 f"Delta table {self.name} has no column {other[0]!r} of type"
                 f" {ours[other[0]]}: give another --output, or the schemas that it was made with",
-                paths=(self.name,),
             )
 
     def _actions(self, files: str) -> list[AddAction | RemoveAction]:
@@ -207,11 +205,10 @@ def read(spark: SparkSession, path: str) -> DataFrame | None:
         table = DeltaTable(path)
         what = not_as_parquet(table)
     except DeltaError as error:  # a feature that delta-rs does not know, say
-        raise JobError(f"Delta table {path}: {error}. {_OTHERWISE}", paths=(path,)) from error
+        raise JobError(f"Delta table {path}: {error}. {_OTHERWISE}") from error
     if what:
         raise JobError(
             f"Delta table {path} has {what}, which its files alone do not tell. {_OTHERWISE}",
-            paths=(path,),
         )
     files = table.file_uris()
     if not files:

@@ -99,7 +99,6 @@ class Storage:
         if system.exists(where):
             raise JobError(
                 f"{path} was made by somebody else a moment ago: is another job running?",
-                paths=(path,),
             )
         stream = system.create(where, False)  # noqa: FBT003  # Java: do not overwrite
         try:

@@ -16,12 +16,13 @@ from halfbridge.checker.loop.failures import (
     FailureCount,
     KafkaTxnFailedError,
 )
-from halfbridge.checker.loop.publish import Outgoing, Sizes, bytes_alone
+from halfbridge.checker.loop.publish import Outgoing, Sizes
 from halfbridge.checker.loop.routes import REFUSED_TOPIC_MS, Routes
 from halfbridge.checker.status import Status
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.delivery import Delivery as DeliveryMode
+from halfbridge.serde.record_size import bytes_alone
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames
 from halfbridge.testkit.memory import MemoryStack

@@ -15,9 +15,10 @@ from halfbridge.checker.loop.pair import (
     Pair,
     restore_plan,
 )
-from halfbridge.checker.loop.publish import Publisher, Sizes, bytes_at_most
+from halfbridge.checker.loop.publish import Publisher, Sizes
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.serde.progress import START
+from halfbridge.serde.record_size import bytes_at_most
 from halfbridge.serde.records import DeadReason
 from halfbridge.serde.topics import TopicNames
 from tests.ledger_log import SETTINGS, UNLIMITED, metadata

@@ -15,14 +15,13 @@ from halfbridge.checker.loop.publish import (
     Publisher,
     Sizes,
     TimestampSource,
-    bytes_alone,
-    bytes_at_most,
 )
 from halfbridge.checker.loop.routes import Routes
 from halfbridge.kafka.ports import SeenTopic
 from halfbridge.serde.avro import DEAD_LETTER, HALF_METADATA
 from halfbridge.serde.headers import DEAD, HALF, parse_half, real_headers, real_identity
 from halfbridge.serde.limits import DETAIL_BYTES_MAX, STUB_BYTES_MAX
+from halfbridge.serde.record_size import bytes_alone, bytes_at_most
 from halfbridge.serde.records import DeadDecision, DeadLetter, DeadReason
 from halfbridge.serde.topics import TopicNames
 from tests.playbook import metadata

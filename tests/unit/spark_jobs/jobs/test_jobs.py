@@ -287,6 +287,5 @@ def test_topics_that_changed_are_named(present: dict[str, str], named: str | Non
     if named is None:
         refuse_changed("it", KEPT, present, remedy=remedy)
         return
-    with pytest.raises(TopicsChangedError, match=named) as caught:
+    with pytest.raises(TopicsChangedError, match=named):
         refuse_changed("it", KEPT, present, remedy=remedy)
-    assert set(caught.value.topics) == {each for each in KEPT if each in str(caught.value)}
