@@ -20,7 +20,12 @@ from halfbridge.spark.payloads import decode_payload
 from halfbridge.spark_jobs.audit.facts import decoded_halves, decoded_ops
 from halfbridge.spark_jobs.reading.offsets import parse_position
 from halfbridge.spark_jobs.reading.topics import Topics, read_topics, stream_topics
-from halfbridge.spark_jobs.reading.wire import header_map, last_header, with_identity, without
+from halfbridge.spark_jobs.reading.wire import (
+    header_map,
+    with_identity,
+    with_message_index,
+    without,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -29,9 +34,6 @@ if TYPE_CHECKING:
 
     from halfbridge.spark.payloads import Payload
 
-# As serde.headers.real_identity reads an index. Spark runs Java's regular expressions: their `$`
-# also matches before a newline at the end, `\z` does not.
-_INDEX = r"^[1-9][0-9]{0,9}\z"
 _PLACE = ("topic", "partition", "offset", "timestamp")
 # Fields of an op that have another name as a column.
 _RENAMED = {"timestamp": "written_timestamp"}
@@ -122,20 +124,12 @@ def stream_messages(
 def messages(records: DataFrame) -> DataFrame:
     """Return the messages in rows of Spark's Kafka source, with the columns of `read_messages`."""
     headers = F.col("headers")
-    index_text = last_header(headers, MESSAGE_INDEX).cast("string")
     users = without(headers, TRANSACTION_ID, BORN_TIMESTAMP, MESSAGE_INDEX)
-    named = (
-        with_identity(records)
-        .where(F.col("transaction_id").isNotNull())
-        .withColumns({"index_text": index_text, "is_first": ~_has(headers, MESSAGE_INDEX)})
-        .withColumn("headers", users)
-    )
-    index = F.when(F.col("is_first"), 0).when(
-        F.col("index_text").rlike(_INDEX), F.expr("try_cast(index_text AS INT)")
-    )
-    return named.select(
+    ours = with_identity(records).where(F.col("transaction_id").isNotNull())
+    indexed = with_message_index(ours).withColumn("headers", users)
+    return indexed.select(
         "transaction_id",
-        index.alias("message_index"),
+        "message_index",
         "born_timestamp",
         "key",
         "value",
@@ -199,7 +193,3 @@ def _fields(struct: str, names: Iterable[str]) -> list[Column]:
     return [
         F.when(is_readable, F.col(struct)[name]).alias(_RENAMED.get(name, name)) for name in names
     ]
-
-
-def _has(headers: Column, name: str) -> Column:
-    return F.coalesce(F.array_contains(headers["key"], name), F.lit(col=False))

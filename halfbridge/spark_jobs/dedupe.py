@@ -2,28 +2,11 @@
 
 It reads the whole input, compares it with the output day by day, and writes the days that differ.
 
-A real record carries the index of its message in the header `__messageIndex__`. A record without
-that header is the first message of its transaction, or was delivered by an older daemon. The other
-columns of the record still tell a message that was delivered twice from two equal messages.
-
-- **The same record**: topic, partition, offset, timestamp and bytes are equal. Two ingestions
-  overlapped.
-- **The same message**: transaction, topic and bytes are equal, but the timestamps differ. The
-  daemon delivers a transaction in one kafka_txn, with one timestamp. So equal messages of one
-  delivery are different messages that the user sent, and equal messages of two deliveries are one
-  message that was delivered twice. Example: two equal messages have the timestamp 10:00, and two
-  more have 10:05. The first of 10:05 is the first of 10:00, delivered again; so is the second.
-  `checker init --accept-duplicates` may cause such deliveries.
-
-`__messageIndex__` is among the compared bytes. So messages with different indices are never the
-same. A message that an older daemon delivered first and a newer daemon again is kept twice.
-
-After a broker has refused the daemon's timestamps (`checker.loop`), the records of one
-delivery may differ by milliseconds. Equal messages without an index then count as repeated
-deliveries.
-
-With timestamps of the broker (LogAppendTime), deliveries cannot be distinguished. Rows without an
-index are then compared as records only: a duplicate message is better than a lost one.
+Two rows are the same record if topic, partition, offset, time and bytes are equal: two ingestions
+overlapped. They are the same message if transaction, topic and bytes are equal, of which the index
+of the message in its transaction is a part: the message was delivered twice, by an at-least-once
+daemon or after `checker init --accept-duplicates`. Equal messages that a transaction sent have
+different indices.
 """
 
 from __future__ import annotations
@@ -36,7 +19,6 @@ import click
 from pyspark.sql import Window
 from pyspark.sql import functions as F
 
-from halfbridge.serde.headers import MESSAGE_INDEX
 from halfbridge.spark_jobs.errors import JobError
 from halfbridge.spark_jobs.ingest import FORMATS
 from halfbridge.spark_jobs.jobs.options import (
@@ -47,7 +29,7 @@ from halfbridge.spark_jobs.jobs.options import (
     spark_option,
     write_report,
 )
-from halfbridge.spark_jobs.reading.wire import header_text
+from halfbridge.spark_jobs.reading.wire import with_message_index
 from halfbridge.spark_jobs.session.local import spark_session
 from halfbridge.spark_jobs.tables.delta import is_delta, read_table
 from halfbridge.spark_jobs.tables.storage import Storage, absolute, join
@@ -104,7 +86,7 @@ def _text(done: Deduped, output: str) -> str:
 
 PARTITION_COLUMN = "publish_date"
 _REQUIRED = (
-    *("topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"),
+    *("topic", "partition", "offset", "timestamp", "key", "value", "headers"),
     *("transaction_id", "quarantined", PARTITION_COLUMN),
 )
 _FILE_LOG = "_spark_metadata"
@@ -246,49 +228,37 @@ def _write(
 
 SAME_RECORD = "same record"
 SAME_MESSAGE = "same message"
-_CREATE_TIME = 0  # Kafka's code of the timestamp type, as Spark's column has it
 _PLACE = ("topic", "partition", "offset")
 # A transaction, or a single record without a transaction. Rows are compared within a unit only, so
 # that they are shuffled once, and the records of other producers are spread over all tasks.
 _UNIT = "_unit"
 _CONTENT = "_content"
-_NTH = "_nth"  # of the equal messages of one delivery
 
 
 def mark_duplicates(rows: DataFrame) -> DataFrame:
-    """Return all rows of an ingested table, each with its message index or marked as a duplicate.
+    """Return all rows of an ingested table, each with its message index, duplicates marked.
 
     Returns:
         The columns of `rows`, then duplicate string and message_index long. duplicate is
-        SAME_RECORD, SAME_MESSAGE, or null for a row to keep. message_index is 0, 1, ... among the
-        kept rows of a transaction, by topic, partition and offset; within a partition that is the
-        order in which the messages were sent. message_index is null for duplicates and for records
-        without a transaction. It is not the index in the header, which rows of older daemons lack.
-        (transaction_id, message_index) is unique, and independent of the order of the rows.
+        SAME_RECORD, SAME_MESSAGE, or null for a row to keep: the one with the lowest place.
+        message_index is that of `reading.wire.with_message_index`, and null for records without a
+        transaction. (transaction_id, message_index) is unique among the rows to keep, if only the
+        daemon writes its headers.
     """
     place = (*_PLACE, "timestamp")
     # One row of the two may be quarantined: its schema was not known when it was ingested.
-    records = Window.partitionBy(_UNIT, *place, _CONTENT).orderBy("quarantined")
-    # Rows of the same record have the same rank in these two.
-    delivery = Window.partitionBy(_UNIT, "timestamp", _CONTENT).orderBy(*place)
-    deliveries = Window.partitionBy(_UNIT, _CONTENT, _NTH).orderBy(*place)
-    is_kept, transaction_id = F.col("duplicate").isNull(), F.col("transaction_id")
-    transaction = Window.partitionBy(_UNIT, is_kept).orderBy(*place, _CONTENT)
-    by_time = F.col("timestamp_type") == _CREATE_TIME
-    can_tell = transaction_id.isNotNull() & (by_time | header_text(MESSAGE_INDEX).isNotNull())
-    duplicate = F.when(F.row_number().over(records) > 1, SAME_RECORD).when(
-        can_tell & (F.dense_rank().over(deliveries) > 1), SAME_MESSAGE
-    )
-    message_index = F.when(
-        is_kept & transaction_id.isNotNull(),
-        F.row_number().over(transaction) - F.lit(1).cast("long"),
+    record = Window.partitionBy(_UNIT, *place, _CONTENT).orderBy("quarantined")
+    message = Window.partitionBy(_UNIT, _CONTENT).orderBy(*place)
+    has_transaction = F.col("transaction_id").isNotNull()
+    duplicate = F.when(F.row_number().over(record) > 1, SAME_RECORD).when(
+        has_transaction & (F.dense_rank().over(message) > 1), SAME_MESSAGE
     )
     return (
-        rows.withColumns({_UNIT: _unit(), _CONTENT: _content()})
+        with_message_index(rows)
+        .withColumns({_UNIT: _unit(), _CONTENT: _content()})
         .repartition(_UNIT)
-        .withColumn(_NTH, F.dense_rank().over(delivery))
         .withColumn("duplicate", duplicate)
-        .withColumn("message_index", message_index)
+        .withColumn("message_index", F.when(has_transaction, F.col("message_index").cast("long")))
         .select(*rows.columns, "duplicate", "message_index")
     )
 

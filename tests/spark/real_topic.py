@@ -26,6 +26,7 @@ class Real:
     value: bytes | None = b"v"
     headers: Headers = field(default_factory=lambda: [("trace", b"\x00\xff")])
     timestamp_ms: int = DAY_1_MS
+    index: int = 0  # of the message in its transaction
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class RealTopic:
                 each.value,
                 each.key,
                 partition=each.partition,
-                headers=real_headers(each.headers, each.transaction_id, BORN_MS),
+                headers=real_headers(each.headers, each.transaction_id, BORN_MS, each.index),
                 timestamp=each.timestamp_ms,
             )
         assert producer.flush(TIMEOUT_S) == 0

@@ -1,6 +1,7 @@
 """Deduplicating what was ingested from a real broker, in both formats."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,12 +83,12 @@ def test_a_second_delivery_is_left_out_and_a_second_run_changes_nothing(
 ) -> None:
     """Delivered again a day later; an aborted and an open kafka_txn do not matter."""
     tables = Tables(spark, tmp_path, kind)
-    order = [Real(transaction_id="a1"), Real(transaction_id="a1", value=b"w")]
+    order = [Real(transaction_id="a1"), Real(transaction_id="a1", value=b"w", index=1)]
     topic.commit(*order)
     topic.abort(Real(transaction_id="a1"))
     tables.ingest(topic)
     assert tables.dedupe()["days_written"] == 1
-    again = [Real(transaction_id="a1", timestamp_ms=DAY_2_MS, value=each.value) for each in order]
+    again = [replace(each, timestamp_ms=DAY_2_MS) for each in order]
     topic.commit(*again, Real(transaction_id="b2", timestamp_ms=DAY_2_MS))
     topic.write_plain(b"other")
     topic.begin([Real(transaction_id="c3")], slot=1)

@@ -7,18 +7,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from halfbridge.serde.headers import real_headers
+from halfbridge.serde.headers import MESSAGE_INDEX, real_headers
 from halfbridge.spark_jobs.dedupe import SAME_MESSAGE, SAME_RECORD, mark_duplicates
 
 pytestmark = pytest.mark.spark
 
 SCHEMA = (
-    "topic string, partition int, offset long, timestamp timestamp, timestamp_type int,"
+    "topic string, partition int, offset long, timestamp timestamp,"
     " key binary, value binary, headers array<struct<key: string, value: binary>>,"
     " transaction_id string, quarantine_reason string, publish_date date, quarantined boolean"
 )
 Given = tuple[Any, ...]
-CREATE_TIME, APPEND_TIME = 0, 1
 
 
 def row(
@@ -29,16 +28,15 @@ def row(
     at_s: int = 0,
     partition: int = 0,
     key: bytes | None = b"k",
-    timestamp_type: int = CREATE_TIME,
     index: int = 0,
     quarantined: bool = False,
 ) -> Given:
     """Return one row of an ingested table."""
     time = datetime.fromtimestamp(1_760_000_000 + at_s, timezone.utc)
     reason = "why" if quarantined else None
-    headers = real_headers([], transaction_id, 5, index) if transaction_id and index else None
+    headers = tuple(real_headers([], transaction_id, 5, index)) if transaction_id else None
     return (
-        *("orders", partition, offset, time, timestamp_type, key, value, headers, transaction_id),
+        *("orders", partition, offset, time, key, value, headers, transaction_id),
         *(reason, time.date(), quarantined),
     )
 
@@ -53,26 +51,26 @@ def mark(spark: SparkSession, *rows: Given) -> list[tuple[str | None, int | None
     return [(each["duplicate"], each["message_index"]) for each in marked]
 
 
-def test_messages_are_numbered_by_place(spark: SparkSession) -> None:
-    """By topic, partition and offset; each transaction by itself."""
-    given = [row("a", 5), row("a", 2, b"w"), row("a", 1, b"x", partition=1), row("b", 3)]
-    assert mark(spark, *given) == [(None, 1), (None, 0), (None, 2), (None, 0)]
+def test_the_index_is_that_of_the_header(spark: SparkSession) -> None:
+    """A record without the header is message 0, wherever it is."""
+    given = [row("a", 5, index=2), row("a", 2, index=1), row("a", 9, partition=1), row("b", 3)]
+    assert mark(spark, *given) == [(None, 2), (None, 1), (None, 0), (None, 0)]
 
 
-def test_equal_messages_of_one_delivery_are_two_messages(spark: SparkSession) -> None:
-    """The user sent them both: nothing is dropped, in one partition or in two."""
-    given = [row("a", 1), row("a", 2), row("a", 0, partition=1)]
+def test_equal_messages_of_one_transaction_are_kept(spark: SparkSession) -> None:
+    """The user sent them all, to one partition or to two: their indices differ."""
+    given = [row("a", 1), row("a", 2, index=1), row("a", 0, partition=1, index=2)]
     assert mark(spark, *given) == [(None, 0), (None, 1), (None, 2)]
 
 
 def test_a_transaction_delivered_again_is_found_message_by_message(spark: SparkSession) -> None:
-    """Its second delivery has another publish time; the first stays, equal messages included."""
-    first = [row("a", 1), row("a", 2), row("a", 3, b"w")]
-    again = [row("a", 7, at_s=90), row("a", 8, at_s=90), row("a", 9, b"w", at_s=90)]
+    """The first delivery is kept, whether the second has another publish time or not."""
+    first = [row("a", 1), row("a", 2, index=1), row("a", 3, b"w", index=2)]
+    again = [row("a", 7, at_s=90), row("a", 8, index=1), row("a", 9, b"w", at_s=90, index=2)]
     assert mark(spark, *again, *first) == [
-        (SAME_MESSAGE, None),
-        (SAME_MESSAGE, None),
-        (SAME_MESSAGE, None),
+        (SAME_MESSAGE, 0),
+        (SAME_MESSAGE, 1),
+        (SAME_MESSAGE, 2),
         (None, 0),
         (None, 1),
         (None, 2),
@@ -83,7 +81,7 @@ def test_the_same_record_ingested_twice(spark: SparkSession) -> None:
     """One stays, with or without a transaction: the one whose schema was known."""
     given = [row("a", 1, quarantined=True), row("a", 1), row(None, 2), row(None, 2)]
     marks = mark(spark, *given)
-    assert marks[:2] == [(SAME_RECORD, None), (None, 0)]
+    assert marks[:2] == [(SAME_RECORD, 0), (None, 0)]
     assert sorted(marks[2:], key=str) == [(SAME_RECORD, None), (None, None)]
 
 
@@ -93,30 +91,11 @@ def test_what_is_not_byte_equal_is_no_duplicate(spark: SparkSession) -> None:
     assert [duplicate for duplicate, _ in mark(spark, *given)] == [None] * 4
 
 
-def test_deliveries_that_cannot_be_distinguished_are_left_alone(spark: SparkSession) -> None:
-    """With the broker's append times two equal messages may be both meant: both stay."""
-    given = [
-        row("a", 1, timestamp_type=APPEND_TIME),
-        row("a", 2, at_s=1, timestamp_type=APPEND_TIME),
-        row("a", 2, at_s=1, timestamp_type=APPEND_TIME),
-    ]
-    marks = mark(spark, *given)
-    assert marks[0] == (None, 0)
-    assert sorted(marks[1:], key=str) == [(SAME_RECORD, None), (None, 1)]
-
-
-def test_an_index_tells_where_times_do_not(spark: SparkSession) -> None:
-    """With append times, or with times that differ within a delivery: equal is equal with it."""
-    given = [
-        row("a", 1, timestamp_type=APPEND_TIME, index=1),
-        row("a", 2, timestamp_type=APPEND_TIME, index=2),
-        row("a", 3, at_s=1, timestamp_type=APPEND_TIME, index=1),
-        row("b", 4, index=1),
-        row("b", 5, at_s=1, index=2),
-        row("b", 6, at_s=9, index=1),
-    ]
-    expected = [(None, 0), (None, 1), (SAME_MESSAGE, None)]
-    assert mark(spark, *given) == expected + expected
+def test_a_header_that_the_daemon_does_not_write_is_no_index(spark: SparkSession) -> None:
+    """The row is kept, and its index is null."""
+    forged = list(row("a", 1))
+    forged[6] = ((MESSAGE_INDEX, b"01"),)
+    assert mark(spark, tuple(forged)) == [(None, None)]
 
 
 def test_records_of_other_producers_are_never_messages(spark: SparkSession) -> None:
@@ -125,31 +104,17 @@ def test_records_of_other_producers_are_never_messages(spark: SparkSession) -> N
 
 
 def oracle(rows: list[Given]) -> set[Given]:
-    """Return (place, index) of what must stay, the slow and obvious way."""
-    records = sorted(set(rows))
-    stay: list[Given] = []
-    seen: set[Given] = set()
-    copies: dict[Given, int] = {}
-    for each in records:
-        topic, _, _, time, _, key, value, _, transaction_id, *_ = each
-        if transaction_id is None:
-            stay.append(each)
-            continue
-        content = (transaction_id, topic, key, value)
-        delivery = (*content, time)
-        copies[delivery] = nth = copies.get(delivery, 0) + 1
-        if (*content, nth) not in seen:
-            seen.add((*content, nth))
-            stay.append(each)
-    indices: dict[str, int] = {}
-    result = set()
-    for each in stay:
-        transaction_id = each[8]
-        index = indices.get(transaction_id, 0) if transaction_id else None
-        if transaction_id:
-            indices[transaction_id] = index + 1
-        result.add((each[0], each[1], each[2], index))
-    return result
+    """Return (topic, partition, offset, index) of the rows to keep, the slow and obvious way."""
+    kept: dict[Given, Given] = {}
+    for topic, partition, offset, _, key, value, headers, transaction_id, *_ in sorted(
+        set(rows), key=lambda each: each[:4]
+    ):
+        place, index = (topic, partition, offset), None
+        if transaction_id is not None:
+            index = int(dict(headers).get(MESSAGE_INDEX, 0))
+        message = place if index is None else (transaction_id, index, topic, key, value)
+        kept.setdefault(message, (*place, index))
+    return set(kept.values())
 
 
 @pytest.mark.parametrize(
@@ -162,12 +127,10 @@ def test_against_the_oracle(spark: SparkSession, seed: int) -> None:
     offsets = [0, 0]
 
     def deliver(transaction_id: str | None, messages: list[tuple[int, bytes]], at_s: int) -> None:
-        for partition, value in messages:
+        for index, (partition, value) in enumerate(messages):
             at = offsets[partition]
-            rows.extend(
-                [row(transaction_id, at, value, at_s=at_s, partition=partition)]
-                * draw.choice([1, 1, 2])
-            )
+            made = row(transaction_id, at, value, at_s=at_s, partition=partition, index=index)
+            rows.extend([made] * draw.choice([1, 1, 2]))
             offsets[partition] += draw.choice([1, 2])
 
     for number in range(60):

@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro, to_avro
 
 from halfbridge.serde.avro import HEADER_BYTES, MARKER, schema_fingerprint, schema_text
-from halfbridge.serde.headers import BORN_TIMESTAMP, TRANSACTION_ID
+from halfbridge.serde.headers import BORN_TIMESTAMP, MESSAGE_INDEX, TRANSACTION_ID
 from halfbridge.spark_jobs.capabilities import is_text, valid_text
 
 if TYPE_CHECKING:
@@ -151,6 +151,31 @@ def with_identity(records: DataFrame) -> DataFrame:
     born_ms = F.col("born_ms")
     born = F.when(born_ms.between(0, _BORN_MS_MAX), F.timestamp_millis(born_ms))
     return named.select(*records.columns, "transaction_id", born.alias("born_timestamp"))
+
+
+# As serde.headers.real_identity reads an index. Spark runs Java's regular expressions: their `$`
+# also matches before a newline at the end, `\z` does not.
+_INDEX = r"^[1-9][0-9]{0,9}\z"
+
+
+def with_message_index(records: DataFrame) -> DataFrame:
+    """Return rows of a real topic with the index of each message in its transaction.
+
+    Returns:
+        The columns of `records`, then message_index int (0 without the header; null: the header
+        is not the daemon's). It has no meaning in a record of another producer.
+    """
+    headers = F.col("headers")
+    named = records.withColumns(
+        {
+            "index_text": last_header(headers, MESSAGE_INDEX).cast("string"),
+            "has_index": F.array_contains(headers["key"], MESSAGE_INDEX),
+        }
+    )
+    index = F.when(F.col("has_index").isNull() | ~F.col("has_index"), 0).when(
+        F.col("index_text").rlike(_INDEX), F.expr("try_cast(index_text AS INT)")
+    )
+    return named.select(*records.columns, index.alias("message_index"))
 
 
 def header_text(name: str) -> Column:
