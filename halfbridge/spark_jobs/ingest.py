@@ -438,7 +438,7 @@ def _refuse_strangers(storage: Storage, job: Ingest) -> None:
         if not name.startswith(hidden) or name == logs[1]:
             raise JobError(
                 f"{job.output} is not empty, and not a table of this job: it has {name}. Readers"
-                " see either that or the new rows, not both. Give an empty --output.",
+                " see either that or the new rows, not both. Give an empty --output."
             )
 
 

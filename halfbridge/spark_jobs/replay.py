@@ -348,7 +348,7 @@ def replay(spark: SparkSession, job: Replay, show: Callable[[str], None]) -> Sen
     if plan.slices and done == plan.slices:
         raise JobError(
             f"replay {job.replay_id} is complete: {plan.rows} rows were sent to {job.to_topic}."
-            " To send them again, choose another --replay-id",
+            " To send them again, choose another --replay-id"
         )
     _refuse_changed_topic(spark, job, plan)
     if done:
@@ -390,7 +390,7 @@ def _source(spark: SparkSession, job: Replay, bounds: Bounds | None) -> DataFram
         if missing := [name for name in COLUMNS if name not in rows.columns]:
             raise JobError(
                 f"{job.table} has no column {', '.join(missing)}: a replay needs"
-                f" {', '.join(COLUMNS)}, as the table of `halfbridge spark ingest` has them",
+                f" {', '.join(COLUMNS)}, as the table of `halfbridge spark ingest` has them"
             )
     elif bounds is None:
         rows = read_topics(
@@ -539,7 +539,7 @@ def read_plan(text: str, where: str) -> ReplayPlan:
         return ReplayPlan(kept["identity"], ranges, int(kept["slices"]), topic_id)
     except (ValueError, KeyError, TypeError) as error:
         raise JobError(
-            f"{where} is damaged: {error}. Restore it, or start again with another --replay-id",
+            f"{where} is damaged: {error}. Restore it, or start again with another --replay-id"
         ) from error
 
 

@@ -108,7 +108,7 @@ class State:
         }
         if self._storage.read(self._manifest) != self._text:
             raise JobError(
-                f"{self._manifest} was written by another run a moment ago: run one at a time",
+                f"{self._manifest} was written by another run a moment ago: run one at a time"
             )
         self._storage.replace(self._manifest, json.dumps(manifest) + "\n")
 
@@ -121,7 +121,7 @@ class State:
             self._generations, self._counts = found["generations"], found["counts"]
         except (ValueError, KeyError, TypeError) as error:
             raise JobError(
-                f"{self._manifest} is damaged: {error}. Restore it, or begin with a new --state.",
+                f"{self._manifest} is damaged: {error}. Restore it, or begin with a new --state."
             ) from error
 
     def _write(self, name: str, rows: DataFrame) -> None:
@@ -141,7 +141,7 @@ class State:
         if there != known and name != _OTHERS:  # a run writes those only where it needs them
             raise JobError(
                 f"{self._path} is damaged: {name} lacks generations that {self._manifest} names."
-                " Restore them, or begin with a new --state.",
+                " Restore them, or begin with a new --state."
             )
         columns = {**_TABLES[name], "generation": "long"}
         schema = ", ".join(f"{column} {kind}" for column, kind in columns.items())

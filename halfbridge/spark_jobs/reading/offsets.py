@@ -290,12 +290,12 @@ def continued_ranges(
             is_now = f"ends at {now.end}" if now else "is not there"
             raise JobError(
                 f"{topic}[{number}] was read to offset {read.end}, and now {is_now}: records were"
-                " lost, or this is another topic. Begin with a new --state.",
+                " lost, or this is another topic. Begin with a new --state."
             )
         if now.start > read.end:
             raise JobError(
                 f"{topic}[{number}] was read to offset {read.end}, and now begins at {now.start}:"
-                " records were deleted before they were audited. Begin with a new --state.",
+                " records were deleted before they were audited. Begin with a new --state."
             )
     return {
         topic: {

@@ -121,7 +121,7 @@ class IcebergTable(BatchTable):
                 found: int = snapshot.snapshotId()
                 return found
         raise JobError(
-            f"Iceberg table {self.name}: somebody removed a snapshot that was written just now",
+            f"Iceberg table {self.name}: somebody removed a snapshot that was written just now"
         )
 
     def _ancestors(self) -> Iterator[JavaObject]:

@@ -83,13 +83,13 @@ class Checkpoint:
         if text is None:
             raise JobError(
                 f"{self.path} has progress and no {JOB_FILE}: it is the checkpoint of another"
-                " program. Give an empty directory as --checkpoint.",
+                " program. Give an empty directory as --checkpoint."
             )
         try:
             was: Mapping[str, object] = json.loads(text)
         except ValueError as error:
             raise JobError(
-                f"{place} is damaged: {error}. Restore it, or begin with a new checkpoint.",
+                f"{place} is damaged: {error}. Restore it, or begin with a new checkpoint."
             ) from error
         remedy = "give a new --checkpoint and another output"
         check_same(self.path, was, identity, remedy=remedy)
@@ -216,7 +216,7 @@ class Checkpoint:
         except ValueError as error:
             raise JobError(
                 f"{place} is damaged: {error}. Restore it; or remove it, if none of the topics was"
-                " deleted since the last run",
+                " deleted since the last run"
             ) from error
         return kept
 
@@ -241,8 +241,7 @@ def check_same(
     )
     if changes:
         raise JobError(
-            f"the {what} {path} belongs to another job: {changes}. Start it as it was, or"
-            f" {remedy}.",
+            f"the {what} {path} belongs to another job: {changes}. Start it as it was, or {remedy}."
         )
 
 

@@ -99,7 +99,7 @@ class DeltaWriter(BatchTable):
         if is_mapped(table):  # delta-rs would commit partition values under the wrong names
             raise JobError(
                 f"Delta table {self.name} maps its columns to other names (column mapping), which"
-                " this job cannot write: give another --output",
+                " this job cannot write: give another --output"
             )
         self._check_schema(schema, table.schema())
         return table
@@ -131,7 +131,7 @@ class DeltaWriter(BatchTable):
         if other := sorted(name for name in ours if theirs.get(name) != ours[name]):
             raise JobError(
                 f"Delta table {self.name} has no column {other[0]!r} of type"
-                f" {ours[other[0]]}: give another --output, or the schemas that it was made with",
+                f" {ours[other[0]]}: give another --output, or the schemas that it was made with"
             )
 
     def _actions(self, files: str) -> list[AddAction | RemoveAction]:
@@ -208,7 +208,7 @@ def read(spark: SparkSession, path: str) -> DataFrame | None:
         raise JobError(f"Delta table {path}: {error}. {_OTHERWISE}") from error
     if what:
         raise JobError(
-            f"Delta table {path} has {what}, which its files alone do not tell. {_OTHERWISE}",
+            f"Delta table {path} has {what}, which its files alone do not tell. {_OTHERWISE}"
         )
     files = table.file_uris()
     if not files:

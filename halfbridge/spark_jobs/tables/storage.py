@@ -98,7 +98,7 @@ class Storage:
         where, system = self._at(path)
         if system.exists(where):
             raise JobError(
-                f"{path} was made by somebody else a moment ago: is another job running?",
+                f"{path} was made by somebody else a moment ago: is another job running?"
             )
         stream = system.create(where, False)  # noqa: FBT003  # Java: do not overwrite
         try:
