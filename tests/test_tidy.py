@@ -243,7 +243,7 @@ def _has_comment(lines: list[str], number: int) -> bool:
 
 
 def _says_why(call: ast.Call, path: Path) -> bool:
-    """Tell whether a sleep gives way, polls, or has a reason: at the call, or at its constant."""
+    """Tell whether a sleep yields, polls, or has a reason: at the call, or at its constant."""
     (length,) = call.args
     if isinstance(length, ast.Constant) and length.value == 0:
         return True

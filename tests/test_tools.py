@@ -96,7 +96,7 @@ def test_a_program_beside_path_is_found_the_newest_first(tmp_path: Path) -> None
 
 
 def test_where_nothing_can_be_fetched_everything_is_named(tmp_path: Path) -> None:
-    """Without a package manager the run goes on: the names go to the tests, the reason to a human.
+    """Without a package manager the run continues: names go to the tests, the reason to a human.
 
     The tools that it is made of are on PATH, apt-get and what it would fetch are not. Servers that
     are installed are found even so.

@@ -141,7 +141,7 @@ def test_the_lock_file_names_a_broker_and_its_client() -> None:
     assert len(names) == len(jars)
 
 
-# --- what is said of the machine -----------------------------------------------------------
+# --- how the machine is described -----------------------------------------------------------
 
 
 def test_machine_and_time() -> None:

@@ -50,7 +50,7 @@ def test_case_025_an_operator_resumes_a_transaction(scene: Scene) -> None:
 
 
 def test_case_118_an_unreadable_message_is_not_resumed(scene: Scene) -> None:
-    """INVALID: nothing says which transaction it was. The operator is told to export it."""
+    """INVALID: nothing says which transaction it was. The error tells the operator to export it."""
     scene.put(scene.names.half, b"k", b"v", [("RMQ_HALF", b"junk")])
     scene.settle()
     (dead,) = scene.letters().find(Wanted())

@@ -14,10 +14,10 @@ _PRODUCE_TIMES = 12
 
 
 def test_case_50_an_error_code_that_no_client_knows(one: Scene) -> None:
-    """What was asked for was done, but the answer says something that nobody understands.
+    """A broker does what a request asks for, and its answer cannot be understood.
 
-    Each kind of request in a kafka_txn, and the heartbeat of a member, in turn. The daemon goes on
-    by itself and takes nothing for done that was not, nor for undone that was.
+    Each kind of request in a kafka_txn, and the heartbeat of a member, in turn. The daemon
+    continues by itself; it takes nothing for done that was not, nor for undone that was.
     """
     one.begin()
     for api, times in (

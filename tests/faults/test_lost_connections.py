@@ -1,7 +1,7 @@
 """One of several connections is lost for a moment, and the client repeats by itself.
 
 The daemon must notice it: the commit may arrive twice, and a group may have lost sight of a
-member that goes on.
+member that continues.
 """
 
 import time
@@ -178,7 +178,7 @@ def _is_range(answer: object) -> bool:
 
 
 def _watermarks(config: CheckerConfig, topic: str, partition: int) -> tuple[int, ...]:
-    """Return what an operator's command is told of the ends of a log: nothing, if nobody says."""
+    """Return the ends of a log as an operator's command sees them: None if no broker answers."""
     try:
         return Admin(config.bootstrap_servers).watermarks(topic, partition)
     except AdminError:

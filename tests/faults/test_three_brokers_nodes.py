@@ -103,7 +103,7 @@ def test_case_28_the_group_coordinator_is_gone_for_good(three: Scene) -> None:
 def test_case_35_too_few_in_sync(three: Scene) -> None:
     """Two of three brokers are away for 20 s: no client gets an acknowledged decision.
 
-    Back again, everything goes on, and readers are held up no longer than the bound.
+    Back again, everything continues, and readers are held up no longer than the bound.
     """
     three.begin()
     gone = three.draw.sample(three.cluster.node_ids, 2)

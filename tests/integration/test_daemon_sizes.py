@@ -28,7 +28,7 @@ pytestmark = pytest.mark.broker
 
 MEBIBYTE = 1024 * 1024
 GOOD = 40
-# One or two before brokers have told the topics' limits, or while records are sent in smaller
+# One or two before brokers have reported the topics' limits, or while records are sent in smaller
 # batches; without what is learned there would be one with each such record, and no end.
 KAFKA_TXN_FAILURES_MAX = 6
 

@@ -123,7 +123,7 @@ def test_a_worker_whose_only_pair_cannot_be_read_is_ill(
 def _spoil(broker: EmbeddedBroker, alone: Installation, partition: int) -> None:
     """Append a record to a half partition, and damage the record while the broker is down.
 
-    After a record whose checksum is wrong, librdkafka 2.16 goes on at a wrong place: up to some
+    After a record whose checksum is wrong, librdkafka 2.16 continues at a wrong place: up to some
     hundred bytes before the end of that record. There it may meet what ends the process (its
     rd_slice_narrow_copy). 10,000 times "x" are refused in any place: 120 is no version of a record.
     """

@@ -242,7 +242,7 @@ def test_what_a_local_transaction_returns_by_mistake_is_an_error(cluster: Cluste
 def test_what_the_client_remembers_of_a_topic_does_not_outlive_the_truth(cluster: Cluster) -> None:
     """Librdkafka answers from cached metadata for minutes; a half partition is looked up again.
 
-    A client that learned of too few partitions (a broker that was just starting told it so)
+    A client that learned of too few partitions (from a broker that was just starting)
     could answer no check of the others: their transactions stayed undecided.
     """
     with cluster.producer() as producer:

@@ -1,4 +1,4 @@
-"""What clients under load share: each is a process that is told by signals what to do.
+"""What clients under load share: each is a process that signals control.
 
 A client says READY once it is started. On SIGUSR1 it begins nothing new, lets everything end, and
 says QUIET. It answers checks until SIGTERM.

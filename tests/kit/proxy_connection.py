@@ -83,7 +83,7 @@ class Connection(ABC):
     def __init__(self, faults: Faults, node: int, closed: Callable[[Connection], None]) -> None:
         loop = asyncio.get_running_loop()
         self.node = node
-        self.torn = False  # something was swallowed: no TCP connection goes on after a hole
+        self.torn = False  # something was swallowed: no TCP connection continues after a hole
         self.client = Side(self.requests, self.ended)
         self.broker = Side(self.answers, self.ended)
         self.faults = faults

@@ -13,7 +13,7 @@ class TcpProxy(ProxyOwner):
     """A proxy that passes bytes as they are. A context manager; not thread-safe.
 
     `cut`, `refuse`, `blackhole`, `drop_answers`, `delay` and `aim` stay until `heal`. A black hole
-    takes the ends of connections too: a server goes on for a client that is gone, and the other
+    takes the ends of connections too: a server continues for a client that is gone, and the other
     way round.
 
     Args:

@@ -179,7 +179,7 @@ def open_for_too_long(world: World) -> None:
 
 
 def a_refused_record_forbids_the_commit(world: World) -> None:
-    """A commit fails with the broker's word, and must be aborted; then the writer goes on."""
+    """A commit fails with the broker's word, and must be aborted; then the writer continues."""
     topic, small = world.topic(), world.topic("small", max_message_bytes="1000")
     writer = _begun(world, topic, b"1")
     error, _ = world.send(writer, small, b"v" * 3_000)

@@ -18,7 +18,7 @@ _ONE, _TWO = {"group_instance_id": "one"}, {"group_instance_id": "two"}
 
 
 def _refusal(world: World, topic: str, member: object) -> KafkaFailure:
-    """Return what is said of a kafka_txn that commits offsets for a member."""
+    """Return the error of a kafka_txn that commits offsets for a member."""
     writer = world.transactional("refused")
     writer.begin()
     failure = refused(writer.send_offsets, [(topic, 0, 1, "")], member, LIMIT_S)
@@ -124,7 +124,7 @@ def a_restarted_member_has_its_place(world: World) -> None:
 
 
 def who_takes_a_place_fences(world: World) -> None:
-    """The one before is told by a fatal error in place of a record, once, and by its commits."""
+    """The one before gets a fatal error in place of a record, once, and from its commits."""
     topic = world.topic()
     old = Joined(world, [topic], **_ONE).wait()
     new = Joined(world, [topic], **_ONE).wait()

@@ -134,7 +134,7 @@ def take_never_waits(world: World) -> None:
 
 
 def a_pause_drops_what_was_fetched(world: World) -> None:
-    """Nothing of a paused partition comes; after `resume` it goes on behind the last record."""
+    """Nothing of a paused partition comes; after `resume` it continues behind the last record."""
     topic = world.topic(partitions=2)
     world.put(topic, b"1", b"2", b"3")
     world.put(topic, b"other", partition=1)
@@ -149,7 +149,7 @@ def a_pause_drops_what_was_fetched(world: World) -> None:
 
 
 def a_resumed_partition_tells_its_end_again(world: World) -> None:
-    """After `pause` and `resume` at the end of a partition, the end is told once more."""
+    """After `pause` and `resume` at the end of a partition, the end is reported once more."""
     topic = world.topic()
     world.put(topic, b"1")
     reader = world.reader()
@@ -208,7 +208,7 @@ def deleted_offsets_are_refused(world: World) -> None:
 
 
 def a_reset_begins_elsewhere(world: World) -> None:
-    """With earliest or latest, reading goes on at the log start or at the end."""
+    """With earliest or latest, reading continues at the log start or at the end."""
     topic = world.topic()
     world.put(topic, b"1", b"2")
     for reset, expected in (("earliest", [0, 1]), ("latest", [])):

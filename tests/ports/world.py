@@ -170,7 +170,7 @@ class World:
         timestamp_ms: int = 0,
         headers: Any = None,
     ) -> None:
-        """Hand one record over; what becomes of it is put into `told`."""
+        """Hand one record over; its report is added to `reported`."""
 
         def note(error: Any, record: Any) -> None:
             reported.append((None if error is None else failure_of(error), record))

@@ -179,7 +179,7 @@ def compacted_topics_want_keys(world: World) -> None:
 
 
 def untimely_records_are_refused(world: World) -> None:
-    """A record alone is told why (INVALID_TIMESTAMP); several at once are merely invalid."""
+    """A single record's error names the reason (INVALID_TIMESTAMP); that of several does not."""
     topic = world.topic(message_timestamp_before_max_ms="1000")
     assert _code(world.send(world.writer(), topic, timestamp_ms=5)) == Code.INVALID_TIMESTAMP
     writer, reported = world.writer(linger_ms=200), []
@@ -205,7 +205,7 @@ def a_full_queue_is_reported(world: World) -> None:
 
 
 def purged_records_fail(world: World) -> None:
-    """Each record that was given up is told so, and is not stored later."""
+    """Each record that was given up is reported as failed, and is not stored later."""
     topic = world.topic()
     writer, reported = world.writer(linger_ms=5_000), []
     for _ in range(3):

@@ -1,7 +1,7 @@
 """What Spark does with the sink: a driver runs batches, and has executors run tasks.
 
 Spark itself is written down here in short: plans that are written before a batch is run, tasks that
-are tried again or run twice, `abort` after a commit that failed. All that is said to brokers is
+are tried again or run twice, `abort` after a commit that failed. All that is sent to brokers is
 said by the shipped sink.
 """
 

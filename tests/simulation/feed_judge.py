@@ -1,6 +1,6 @@
 """What the judge says of a Spark query: its batches, row by row, against the manifest topic.
 
-The rule is said again here, in other words than the product's: a batch is what the first COMMIT of
+The rule is written again here, otherwise than in the product's: a batch is what the first COMMIT of
 it lists that came in time and lists no attempt that stood in the log before.
 """
 

@@ -126,7 +126,7 @@ class Deadly(Network):
         self.death, self._passed = None, 0
         self.scheduler.kill(client.process)
         self.scheduler.check(client.process)
-        raise AssertionError("a dead process goes on")
+        raise AssertionError("a dead process continues")
 
     def records_max(self, client: Client, place: tuple[str, int]) -> int:
         """Bring one record a fetch where somebody dies at a fetch."""
@@ -206,7 +206,7 @@ def _die_in_the_checker(stack: MemoryStack, shop: Shop) -> None:
 
     def check(_view: MessageView) -> Resolution:
         stack.machine.scheduler.kill(member.process)
-        raise AssertionError("a dead process goes on")
+        raise AssertionError("a dead process continues")
 
     _leave_undecided(stack, shop, Step.AFTER_LOCAL_COMMIT, "client died in its checker")
     with stack.producer(GROUP, checker=check) as member:

@@ -226,7 +226,7 @@ def test_values_come_out_as_the_newest_schema_says(
 def test_a_record_of_nulls_is_not_taken_for_a_broken_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Spark gives a struct of nulls for both; here they are told apart."""
+    """Spark gives a struct of nulls for both; here they are distinguished."""
     (tmp_path / "v1.avsc").write_text(json.dumps(V1))
     known = (load_schema(str(tmp_path / "v1.avsc")),)
     null, broken = decode(

@@ -149,7 +149,7 @@ class InboxScene:
             done = len(self.sent)
             self.send(self._random.randint(1, burst))
             goal = self._random.randint(done + 1, len(self.sent))
-            self._until("the work goes on", lambda goal=goal: self.count(GROUP) >= goal)
+            self._until("the work continues", lambda goal=goal: self.count(GROUP) >= goal)
             if server_every and number % server_every == server_every - 1:
                 self._database.kill()  # type: ignore[attr-defined]  # an OwnDatabase
                 self._database.restart()

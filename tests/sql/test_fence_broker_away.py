@@ -141,7 +141,7 @@ def test_a_request_meets_one_send_timeout(
             return None
         return tx
 
-    later = until("the service goes on", goes_on)
+    later = until("the service continues", goes_on)
     assert away.producer.flush() == 0
     assert away.worked() == [0, 1]
     assert away.decisions(later.id) == [("COMMIT", 1)]

@@ -137,7 +137,7 @@ def test_two_relays_share_a_table(
         try:
             for _ in range(ROUNDS):
                 relay.round()
-        except BaseException as error:  # noqa: BLE001  (told by the test)
+        except BaseException as error:  # noqa: BLE001  (reported by the test)
             failures.append(error)
 
     write(relaying, topic, range(60))

@@ -117,7 +117,7 @@ def test_own_usage_includes_children() -> None:
 @pytest.mark.process
 @PROC
 def test_process_that_is_gone() -> None:
-    """A process that is gone used nothing that can be told."""
+    """A process that is gone used nothing that is known."""
     with subprocess.Popen([sys.executable, "-c", ""]) as child:
         child.wait()
 

@@ -125,7 +125,7 @@ def test_sqlalchemy_that_is_not_installed(monkeypatch: pytest.MonkeyPatch, url: 
 
 @pytest.mark.process
 def test_names_without_sqlalchemy() -> None:
-    """Whoever imports Fence without the extra is told what to install."""
+    """Importing Fence without the extra raises an error that names the package to install."""
     code = (
         "import sys; sys.modules['sqlalchemy'] = None\n"
         "try:\n    from halfbridge.sql import Fence\n"

@@ -1,4 +1,4 @@
-"""`halfbridge keys`: what it prints is a key file, and what it checks is told."""
+"""`halfbridge keys`: it prints a key file, and reports what it finds in one."""
 
 import re
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_a_file_is_checked(tmp_path: Path) -> None:
 
 
 def test_a_key_that_ends_without_another_is_a_problem() -> None:
-    """Two weeks before, if no key of its role goes on for its groups."""
+    """Two weeks before, if no key of its role continues for its groups."""
     ends = a_key("client", valid_until_ms=BORN_MS + END_MS)
     others = [a_key("daemon"), a_key("operator")]
     (problem,) = key_problems(a_ring(ends, *others), BORN_MS)

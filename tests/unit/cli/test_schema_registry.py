@@ -37,7 +37,7 @@ def test_avro_and_json_are_decoded_and_a_schema_is_asked_for_once(server: Regist
 
 @pytest.mark.parametrize("data", [None, b"", b"text that has no zero in front", written(11, b"x")])
 def test_what_no_schema_fits_is_left_as_it_is(server: Registry, data: bytes | None) -> None:
-    """Other bytes, and a number that the registry does not know: nothing is said of them."""
+    """Other bytes, and a number that the registry does not know: nothing is printed of them."""
     texts = PayloadTexts(server.url())
     assert texts.decoded(data) == (None, None)
 

@@ -70,7 +70,7 @@ def test_every_job_explains_itself(job: str) -> None:
     assert f" spark {job} [OPTIONS]" in result.output
 
 
-# --- `halfbridge relay run --changes`: what is wrong is told before anything begins --------
+# --- `halfbridge relay run --changes`: errors are reported before anything begins --------
 
 
 @pytest.mark.parametrize(

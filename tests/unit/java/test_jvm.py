@@ -53,7 +53,7 @@ def test_wheel_is_the_last_resort(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.usefixtures("without_wheel")
 def test_error_says_what_was_looked_at_and_what_to_do(tmp_path: Path) -> None:
-    """Too old and not running are told apart, on one line with the two ways out."""
+    """One line distinguishes too old from not running, and names both remedies."""
     make_java(tmp_path / "home", "1.8.0_392")
     broken = make_java(tmp_path / "path", "17", status=1)
     environ = {"JAVA_HOME": str(tmp_path / "home"), "PATH": str(broken.parent)}

@@ -1,4 +1,4 @@
-"""ErrorLog: the same kind of error is told once in a while, not at each reconnection."""
+"""ErrorLog: the same kind of error is logged once in a while, not at each reconnection."""
 
 import logging
 

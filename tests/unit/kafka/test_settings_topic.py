@@ -68,7 +68,7 @@ def _read(reader: Any, stop: Event | None = None) -> tuple[list[LimitsRecord], i
 
 
 def test_a_log_whose_end_does_not_come_is_given_up() -> None:
-    """After `READ_S` by the clock that was given, and at once when told to stop."""
+    """After `READ_S` by the clock that was given, and at once after a stop."""
     with pytest.raises(RetriableError, match="not read to its end"):
         _read(_Reader())
     stop = Event()

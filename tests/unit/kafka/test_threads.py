@@ -200,7 +200,7 @@ def test_native_threads_are_not_refused(package: str, patch: str) -> None:
     assert reported.startswith(("BridgeError", "TopicSetupError", "RetriableError"))
 
 
-# --- offsets that a broker has told, and those that the client has counted -----------------
+# --- offsets that a broker has reported, and those that the client has counted -----------------
 
 SENDING_S = 20.0
 

@@ -256,7 +256,7 @@ def test_threads_share_the_failure_of_a_question() -> None:
 
 
 def test_a_failure_is_not_kept_for_who_comes_later() -> None:
-    """Whoever asks after a question has failed is not told of it, but asks."""
+    """A question after a failed one is asked anew, and does not get its error."""
     real_topics = _real_topics(_unreachable(), timeout_s=0.1)
     with pytest.raises(RetriableError):
         real_topics.check("orders", 0)

@@ -188,7 +188,7 @@ def test_blackhole(broker: Broker, proxy: KafkaProxy, clients: list[Client]) -> 
 
 
 def test_delay_is_each_way(proxy: KafkaProxy, clients: list[Client]) -> None:
-    """An answer takes at least twice the delay; healed, the connection goes on."""
+    """An answer takes at least twice the delay; healed, the connection continues."""
     proxy.delay(100, NODE)
     began = monotonic()
     assert clients[0].ask(Api.FETCH, b"slow") == b"slow"

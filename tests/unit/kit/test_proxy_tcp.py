@@ -118,7 +118,7 @@ def test_cut(server: EchoServer, proxy: TcpProxy, client: socket.socket) -> None
 
 
 def test_refuse(proxy: TcpProxy, client: socket.socket) -> None:
-    """New connections are reset, the open one goes on."""
+    """New connections are reset, the open one continues."""
     proxy.refuse()
     assert is_refused(proxy)
     client.sendall(b"still here")
@@ -145,7 +145,7 @@ def test_a_black_hole_takes_new_connections_and_greetings(
 def test_a_black_hole_takes_ends_too(
     server: EchoServer, proxy: TcpProxy, client: socket.socket
 ) -> None:
-    """A server goes on for a client that is gone, until the black hole is healed."""
+    """A server continues for a client that is gone, until the black hole is healed."""
     proxy.blackhole()
     client.close()
     with pytest.raises(Empty):

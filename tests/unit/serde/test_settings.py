@@ -202,12 +202,12 @@ def test_a_class_names_its_error(options: dict[str, str], allowed: str) -> None:
         reported.append(said)
         return LookupError()
 
-    class Told(Named):
+    class Refusing(Named):
         pass
 
-    Told.refusal = staticmethod(refusal)
+    Refusing.refusal = staticmethod(refusal)
     with pytest.raises(LookupError):
-        load(Told, options=options)
+        load(Refusing, options=options)
     ((name, value),) = options.items()
     assert reported[0]["value"] == repr(value)
     assert (reported[0]["origin"], reported[0]["allowed"]) == (f"option {name}", allowed)

@@ -59,7 +59,7 @@ def test_a_change_wants_a_reason(tmp_path: Path, path: str) -> None:
 @pytest.mark.parametrize("path", CHANGES)
 @pytest.mark.parametrize("says_so", [True, False])
 def test_a_body_is_bounded(tmp_path: Path, path: str, says_so: bool) -> None:
-    """Whether its length is said or not."""
+    """With a Content-Length or without."""
     body = b" " * (BODY_BYTES_MAX + 1)
     answer = (
         stage(tmp_path)

@@ -216,7 +216,7 @@ def test_a_full_queue_is_waited_for(kafka: Kafka, process: SinkProcess) -> None:
 
 
 def test_a_client_that_refuses_is_given_up(kafka: Kafka, process: SinkProcess) -> None:
-    """Whoever sends on is told so, and the next attempt has another one."""
+    """A further send raises an error, and the next attempt has another sender."""
     sender = process.new_attempts_sender(OPTIONS)
     kafka.refuses = KafkaFailure(Code.FATAL, "it is over", is_fatal=True)
     with pytest.raises(SendError, match="the record was not sent: _FATAL: it is over"):

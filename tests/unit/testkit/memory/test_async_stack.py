@@ -482,7 +482,7 @@ def test_cancelled_in_decided_and_flush_the_same_calls_may_be_made_again(
 
 
 def test_a_copy_in_a_forked_process_is_refused(stack: MemoryStack) -> None:
-    """In any loop, before anything else is said."""
+    """In any loop, before any other error."""
     producer = stack.async_producer("g", checker=commits)
 
     async def begin() -> None:

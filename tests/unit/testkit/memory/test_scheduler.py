@@ -190,7 +190,7 @@ def test_a_frozen_process_does_not_run(scheduler: Scheduler) -> None:
 
 
 def test_another_thread_is_refused(scheduler: Scheduler) -> None:
-    """It is told so in place of whatever greenlets would make of it."""
+    """It gets a clear error in place of one of greenlets."""
     raised: list[BaseException] = []
 
     def use() -> None:
