@@ -24,7 +24,6 @@ from halfbridge.kafka.errors import (
     HalfNotStoredError,
     OtherLoopError,
     ProducerClosedError,
-    again,
 )
 from halfbridge.serde.units import MS_PER_S
 
@@ -404,7 +403,7 @@ class AsyncTransaction:
         """Refuse further sends, await those outstanding; as `Transaction.end_sends`."""
         self._transaction.refuse_sends()
         await self._await_sends()
-        return self._transaction.end_sends()
+        return self._transaction.sent_count()
 
     async def is_unanswered(self) -> bool:
         """Return whether a send has failed, and none was acknowledged, once none is outstanding."""
@@ -444,7 +443,7 @@ class AsyncTransaction:
                 await asyncio.to_thread(shared.check, message)
             await self._waits.room()
         except BridgeError as refused:
-            self._transaction.refused = again(refused)
+            self._transaction.note_refusal(message, refused)
             raise
 
     async def _await_sends(self) -> None:
@@ -502,6 +501,10 @@ class _Client(TransactionProducer):
     @property
     def shared(self) -> Shared:
         return self._started()
+
+    def start(self) -> None:
+        super().start()
+        self.shared.gate.await_reading()  # in this thread: `begin` may not wait on the loop
 
     def trace(self, tracing: OpenTelemetryTracing) -> None:
         self._new_transaction = tracing.transaction

@@ -6,6 +6,7 @@ not import it.
 
 from __future__ import annotations
 
+from collections import Counter as Counted
 from dataclasses import asdict
 from functools import partial
 from threading import Lock
@@ -180,23 +181,35 @@ def register_meters(producers: Sequence[Source], provider: MeterProvider | None)
 def families(producers: Iterable[Source]) -> dict[str, Samples]:
     """Return for each of DESCRIPTIONS the samples: labels (all of them), and the value.
 
-    A producer that is not started, or was made before a fork, has none.
+    Producers of one group are summed. One that is not started, or was made before a fork, counts
+    nothing.
     """
-    found: dict[str, Samples] = {name: [] for name in DESCRIPTIONS}
-    for name, ask in producers:
+    sums: dict[str, Counted[tuple[tuple[str, str], ...]]] = {
+        name: Counted() for name in DESCRIPTIONS
+    }
+    for group, ask in producers:
         figures = ask()
         if figures is None:
             continue
-        group = {_GROUP: name}
-        for (record, outcome), count in figures.outcomes.items():
-            if record == HALF_MESSAGE:
-                found["half_messages"].append((group | {"outcome": outcome}, count))
-            else:
-                labels = {"decision": record, "outcome": outcome}
-                found["decisions"].append((group | labels, count))
-        found["decisions_failed"].append((group, figures.failed_decisions))
-        found["in_flight"].append((group, figures.in_flight))
-        counts = asdict(figures.checks)
-        found["checkers_hung"].append((group, counts.pop("hung")))
-        found["checks"] += ((group | {"outcome": each}, count) for each, count in counts.items())
-    return found
+        for name, labels, value in _samples(figures):
+            key = ((_GROUP, group), *labels.items())
+            sums[name][key] += value
+    return {
+        name: [(dict(labels), value) for labels, value in counted.items()]
+        for name, counted in sums.items()
+    }
+
+
+def _samples(figures: Figures) -> Iterator[tuple[str, dict[str, str], int]]:
+    """Yield a metric's name, labels besides the group, and value."""
+    for (record, outcome), count in figures.outcomes.items():
+        if record == HALF_MESSAGE:
+            yield "half_messages", {"outcome": outcome}, count
+        else:
+            yield "decisions", {"decision": record, "outcome": outcome}, count
+    yield "decisions_failed", {}, figures.failed_decisions
+    yield "in_flight", {}, figures.in_flight
+    counts = asdict(figures.checks)
+    yield "checkers_hung", {}, counts.pop("hung")
+    for outcome, count in counts.items():
+        yield "checks", {"outcome": outcome}, count

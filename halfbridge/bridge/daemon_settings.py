@@ -213,13 +213,14 @@ class Gate:
     Attributes:
         refusal: Why nothing may be sent now, or None. Open transactions may still be decided.
         plain: Real topics to which transactions do not deliver.
+        waits_for_reading: Whether the next `check_begin` may wait.
     """
 
     def __init__(self, run: Concurrency) -> None:
         self.refusal: TransactionsRejectedError | None = None
         self.plain: frozenset[str] = frozenset()
         self._was_read = run.event()
-        self._is_waited_for = True
+        self.waits_for_reading = True
 
     def check_begin(self, topics: Iterable[str]) -> None:
         """Check that a transaction may begin; the first call waits for the first reading.
@@ -230,13 +231,17 @@ class Gate:
             TopicSetupError: one of `topics`, to which the producer is bound, takes no transactions;
                 name another, or run the command of the text.
         """
-        if self._is_waited_for:
-            self._was_read.wait(FIRST_READ_S)
-            self._is_waited_for = False
+        self.await_reading()
         self.check_send()
         if self.plain:
             for topic in topics:
                 self.check_topic(topic)
+
+    def await_reading(self) -> None:
+        """Wait for the first reading, at most FIRST_READ_S; later calls return at once."""
+        if self.waits_for_reading:
+            self._was_read.wait(FIRST_READ_S)
+            self.waits_for_reading = False
 
     def check_send(self) -> None:
         """Check that a transaction may send.

@@ -213,7 +213,7 @@ class DeliveryServer:
     def leave_to_background(self) -> None:
         """Have the background thread serve at once, because the caller does not."""
         self._inline_at = 0.0
-        if self._is_parked:
+        if self._is_parked or self._is_idle:  # idle: it is about to park
             self._kick.set()
 
     def run_guarded(self, callback: Callable[[Any], object], delivery: Delivery) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from halfbridge.bridge.futures import DecisionFuture, SendFuture
 from halfbridge.bridge.message import Resolution, check_whole_number, checked_context
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     from halfbridge.bridge.message import Message, SendReceipt
     from halfbridge.bridge.shared import Shared
     from halfbridge.kafka.ports import ClientError
+
+    # Topic, key and value of a message. Headers may differ when a send is repeated: a trace's do.
+    _Body: TypeAlias = tuple[str, bytes | None, bytes | None]
 
 _LOG = logging.getLogger("halfbridge.bridge")
 _NOTHING_TO_COMMIT = frozenset(
@@ -79,8 +82,9 @@ class Transaction:
         id: Transaction id. Store it with the local transaction, so that a checker can look it up.
         commit_held: Why COMMIT is refused for now; empty: COMMIT is not refused. Set by code that
             commits the local transaction first.
-        refused: Why a send was refused before anything was stored, or None. A caller that leaves
-            the message out on purpose sets this to None; otherwise a fence refuses the transaction.
+        refused: Why a send was refused before anything was stored, or None. None again once each
+            refused send is repeated, with the same topic, key and value. A caller that leaves a
+            message out on purpose sets this to None; otherwise a fence refuses the transaction.
 
     Source: RocketMQ 5 Transaction; differs: D-002 and D-004 (DESIGN.md).
     """
@@ -104,6 +108,7 @@ class Transaction:
         "_sends",
         "_sent_at_s",
         "_state",
+        "_unsent",
         "commit_held",
         "half_partition",
         "id",
@@ -142,6 +147,7 @@ class Transaction:
         self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
         self._in_doubt: DecisionFuture | None = None  # the newest decision, if it has failed
         self._sends: list[SendFuture] = []
+        self._unsent: list[_Body] | None = None  # of sends that are to be repeated
         self._sent_at_s = 0.0  # of the last send, by the monotonic clock
         self._has_ended_sends = False
 
@@ -270,6 +276,10 @@ class Transaction:
         """
         self.refuse_sends()
         self._await_sends(self.shared.now())
+        return self.sent_count()
+
+    def sent_count(self) -> int:
+        """Return the number of messages, once no send is outstanding; raises as `end_sends`."""
         if self._state is State.SEND_FAILED:
             raise HalfNotStoredError(
                 f"a half message of transaction {self.id} was not acknowledged; do not commit the"
@@ -466,10 +476,10 @@ class Transaction:
             if pipelined:
                 shared.wait_for_room()
         except BridgeError as error:
-            self.refused = again(error)
+            self.note_refusal(message, error)
             raise
-        if isinstance(self.refused, RetriableError):
-            self.refused = None  # the send was refused for lack of room, and is repeated now
+        if self._unsent:
+            self._note_repetition(self._unsent, message)
         with self._lock:
             after = self._step_to_send()
             size = self._bytes + message.body_bytes + message.header_bytes
@@ -524,6 +534,25 @@ class Transaction:
             self._not_sent(future, error)
             raise
         return future
+
+    def note_refusal(self, message: Message, error: BridgeError) -> None:
+        """Keep why the transaction lacks a message, until it is sent; for good if it cannot be."""
+        if self.refused is None or self._unsent is None:
+            self._unsent = []
+        elif not isinstance(self.refused, RetriableError):
+            return
+        self.refused = again(error)
+        if isinstance(error, RetriableError) and len(self._unsent) < TRANSACTION_MESSAGES_MAX:
+            body = (message.topic, message.key, message.value)
+            if body not in self._unsent:
+                self._unsent.append(body)
+
+    def _note_repetition(self, unsent: list[_Body], message: Message) -> None:
+        body = (message.topic, message.key, message.value)
+        if body in unsent:
+            unsent.remove(body)
+            if not unsent and isinstance(self.refused, RetriableError):
+                self.refused = None
 
     def _step_to_send(self) -> State:
         after = step(self._state, Event.SEND, transaction_id=self.id)

@@ -120,6 +120,7 @@ class TransactionProducer:
         self._starting = self._ports.run.waker()
         self._shared: Shared | None = None
         self._responder: CheckResponder | None = None
+        self._counts = CheckCounts()  # of a responder that was closed
 
     @property
     def config(self) -> BridgeConfig:
@@ -187,11 +188,12 @@ class TransactionProducer:
         """
         with locked(self._starting):
             shared, responder = self._shared, self._responder
-            self._responder = None
+            self._counts, self._responder = self.check_counts(), None
         _open.discard(self)
         if shared is None or responder is None or shared.is_forked:
             return
         responder.stop()
+        self._counts = responder.counts()
         left = shared.close(timeout)
         if left:
             _LOG.warning("producer closed with %d unacknowledged records; checks settle them", left)
@@ -341,7 +343,7 @@ class TransactionProducer:
     def check_counts(self) -> CheckCounts:
         """Return the check responder's counts, and how many checkers hang."""
         responder = self._responder
-        return CheckCounts() if responder is None else responder.counts()
+        return self._counts if responder is None else responder.counts()
 
     def figures(self) -> Figures | None:
         """Return what this producer has done so far; None: not started, or made before a fork.

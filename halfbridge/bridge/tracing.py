@@ -75,7 +75,7 @@ def attributes(
 
 
 def context_of(headers: Iterable[Header] | None) -> Context:
-    """Return the context that a record's headers carry; the current one where they carry none."""
+    """Return the context that a record's headers carry; an empty one where they carry none."""
     fields = propagate.get_global_textmap().fields
     carrier = {
         name: value.decode("utf-8", "replace")
@@ -198,6 +198,7 @@ class TracedTransaction(Transaction):
         return current if _is_traced(current) else self._parent
 
     def __enter__(self) -> TracedTransaction:  # noqa: PYI034  (Self came with 3.11)
+        super().__enter__()
         self._block = self._tracer.start_as_current_span(
             "transaction", self.parent(), attributes=self._about()
         )

@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from halfbridge.sql.guards import Guard
 
 _DATABASE_FIRST = "the database has not committed the fence row: commit the database first"
+_COMMIT_FAILED = "the database's COMMIT has failed, or is in doubt: leave the decision to the check"
 # The wait for a lock, and as much again for the connection and the statements.
 _CHECK_TIMEOUT_MS_MIN = 2 * CHECK_WAIT_MS
 
@@ -225,12 +226,15 @@ class Fence:
             connection = self.connection_of(connection)
         connection = required_connection(connection, FenceUsageError)
         tx.commit_held = _DATABASE_FIRST
+        guard = guard_of(connection, self.database)
+        if guard.is_watched:
+            raise FenceUsageError(_ENTERED_INSIDE)
         tag = self.write(connection, tx, message_count=None)
 
-        def release() -> None:
-            tx.commit_held = ""
+        def hold(is_sent: bool) -> None:  # noqa: FBT001  (see pass_with)
+            tx.commit_held = "" if is_sent else _COMMIT_FAILED
 
-        guard_of(connection, self.database).pass_with(tag, release)
+        guard.pass_with(tag, hold)
 
     def write(self, connection: Connection, tx: Transaction, *, message_count: int | None) -> str:
         """Write the fence row of `tx`, and return the tag of the database transaction.
@@ -240,7 +244,7 @@ class Fence:
         """
         check_outermost(connection, self.database)
         guard = guard_of(connection, self.database)
-        guard.arm(tx.id, connection.get_transaction())
+        guard.arm(connection, tx.id)
         try:
             refuse_lost_sends(tx)
             if message_count is None:
@@ -293,7 +297,7 @@ class Fence:
                 self._table, view.context, producer_group=group, transaction_id=transaction_id
             )
             ended = settle(self._table, producer_group=group, transaction_id=transaction_id)
-        except (SQLAlchemyError, SqlError) as error:
+        except (*_UNREACHABLE, SqlError) as error:
             text = " ".join(str(error).split())
             raise NoAnswerError(f"the fence of {transaction_id}: {text}") from error
         if ended.outcome is not Outcome.COMMITTED:
@@ -415,12 +419,18 @@ class Fence:
 
 
 _LOG = logging.getLogger("halfbridge.sql")
+# asyncpg raises an OSError where it cannot connect, which SQLAlchemy passes on as it is.
+_UNREACHABLE = (SQLAlchemyError, OSError)
 _ROLLED_BACK = frozenset((State.ROLLBACK_SENT, State.ROLLBACK_IN_DOUBT, State.ROLLED_BACK))
 _COMMIT_INSIDE = (
     "only the block commits: remove commit() and `with connection.begin()` from it; nothing of"
     " the block was committed"
 )
 _COMMIT_OF_MESSAGES = "only the block commits, after the database: remove tx.commit() from it"
+_ENTERED_INSIDE = (
+    "a fence's block runs on this connection, and commits one message transaction: give `enter` a"
+    " connection of its own; nothing of this call was committed"
+)
 _UNUSED = (
     "messages were sent, and no statement ran on the block's connection: is the work done on"
     " another connection (of an ORM, say)? Then it commits without the messages. Use the"
@@ -643,6 +653,7 @@ class Block:
 
     def _abandon(self, error: BaseException) -> None:
         """Roll both transactions back; set `error.outcome` where the outcome was not known."""
+        self._tx.refuse_sends()
         try:
             self._handle.rollback()
         except Exception as cause:  # noqa: BLE001  (a lost connection; a listener of the user's)
@@ -671,7 +682,7 @@ class Block:
             return Outcome.ROLLED_BACK  # the block has ended before it wrote the row
         try:
             is_rolled_back = self._fence.roll_back(self._tx.id)
-        except (SQLAlchemyError, SqlError, NoAnswerError) as cause:
+        except (*_UNREACHABLE, SqlError, NoAnswerError) as cause:
             text = "how %s ended is not known, a check settles it: %s"
             _LOG.warning(text, self._tx.id, cause)
             return None

@@ -5,6 +5,7 @@ A check of a transaction that is older than the watermark, and has no row, gets 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from functools import partial
 from time import sleep, time_ns
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from sqlalchemy import and_, bindparam, delete, select, update
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.util import await_only
 
 from halfbridge.serde.units import DAY_MS, NS_PER_MS
 from halfbridge.sql.dialects.base import CHECK_WAIT_MS
@@ -103,8 +105,15 @@ def _patiently(fence: FenceTable, step: Callable[[], Result]) -> Result:
                 raise
             if attempt == ATTEMPTS_MAX:
                 raise _held_up(fence, error) from error
-        sleep(_PAUSE_S)
+        _pause(fence)
     raise AssertionError  # the last attempt has returned or raised
+
+
+def _pause(fence: FenceTable) -> None:
+    if fence.engine.dialect.is_async:  # in a greenlet of AsyncFence
+        await_only(asyncio.sleep(_PAUSE_S))
+    else:
+        sleep(_PAUSE_S)
 
 
 def _held_up(fence: FenceTable, error: DBAPIError) -> PurgeError:
@@ -186,8 +195,12 @@ def _delete_rows(fence: FenceTable, group: str, ids: list[str], before_ms: int) 
         columns.transaction_id == bindparam("id"),
         columns.created_at_ms < before_ms,
     )
+    given = [{"id": each} for each in ids]
     with fence.own_transaction() as connection:
-        deleted = connection.execute(statement, [{"id": each} for each in ids]).rowcount
+        if connection.dialect.supports_sane_multi_rowcount:
+            deleted = connection.execute(statement, given).rowcount
+        else:  # asyncpg, which does not count the rows of several executions
+            deleted = sum(connection.execute(statement, each).rowcount for each in given)
         connection.commit()
     return deleted
 

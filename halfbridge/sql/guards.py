@@ -18,7 +18,7 @@ from halfbridge.sql.errors import FenceUsageError, InboxUsageError, TransactionE
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sqlalchemy import Connection, Select, Table
+    from sqlalchemy import Connection, ExceptionContext, Select, Table
 
     from halfbridge.bridge import Transaction
     from halfbridge.sql.dialects import Database
@@ -43,28 +43,39 @@ class Guard:
         self._refusal: Exception | None = None
         self._before: Callable[[Connection], None] | None = None
         self._is_busy = False
-        self._then: list[Callable[[], None]] = []
+        self._then: list[Callable[[bool], None]] = []
+        self._sent: list[Callable[[bool], None]] = []  # of the COMMIT that was sent last
         self.is_commit_sent = False
         self.is_over = True
         self._transaction: ref[object] | None = None
         self.commits_row = False
         self.refused: Exception | None = None
+        event.listen(connection, "begin", self._on_begin)
         event.listen(connection, "rollback", self._on_rollback)
         event.listen(connection, "before_cursor_execute", self.before_statement)
 
-    def arm(self, transaction_id: str, transaction: object = None) -> None:
+    def arm(self, connection: Connection, transaction_id: str) -> None:
         """Begin to guard the open transaction. It cannot commit until `pass_with` is called.
 
-        `transaction_id` is that of the message transaction (empty: none). Raises the error with
-        which the open transaction was refused before.
+        `transaction_id` is that of the message transaction. Raises the error with which the open
+        transaction was refused before.
         """
         if self._refusal is not None and not self.is_over:
             raise self._refusal
-        self._transaction_id = transaction_id
+        was_open, self._transaction_id = not self.is_over, transaction_id
         # Weak: the transaction refers to its connection, whose listeners refer to this guard.
+        transaction = connection.get_transaction()
         self._transaction = None if transaction is None else ref(transaction)
         self.is_commit_sent = self.is_over = False
         self.refuse(FenceUsageError("the fence row was not written; nothing was committed"))
+        tag, self._tag = self._tag, None
+        if was_open and tag is not None and not self._database.is_tagged(connection, tag):
+            self._then = []  # the database has rolled back, by itself, an earlier row of this one
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a block of a fence runs on the connection."""
+        return self._before is not None
 
     def is_of(self, transaction: object) -> bool:
         """Return whether the guarded transaction is this one, SQLAlchemy's object."""
@@ -74,10 +85,16 @@ class Guard:
         """Refuse the commit of the open transaction with `error`."""
         self._refusal = error
 
-    def pass_with(self, tag: str | None, then: Callable[[], None] | None = None) -> None:
+    def forbid(self, error: Exception) -> None:
+        """Refuse the commit of the open transaction with `error`, a fence's block around it too."""
+        self.is_commit_sent = self.is_over = False
+        self._refusal = self.refused = error
+
+    def pass_with(self, tag: str | None, then: Callable[[bool], None] | None = None) -> None:
         """Allow the open transaction to commit if it is still the tagged one (None: in any case).
 
-        `then` is called when COMMIT is sent; not if the transaction is rolled back.
+        `then(True)` is called when COMMIT is sent, and `then(False)` if it then fails. Neither is
+        called if the transaction is rolled back.
         """
         if then is not None:
             self._then.append(then)
@@ -129,9 +146,19 @@ class Guard:
             raise TransactionEndedError(transaction_id=self._transaction_id)
         self.is_commit_sent = self.is_over = True
         self.commits_row = tag is not None
-        then, self._then = self._then, []
-        for each in then:
-            each()
+        self._sent, self._then = self._then, []
+        for each in self._sent:
+            each(True)  # noqa: FBT003  (see pass_with)
+
+    def commit_failed(self) -> None:
+        """Take back what was called when COMMIT was sent: it has failed, or is in doubt."""
+        sent, self._sent = self._sent, []
+        for each in sent:
+            each(False)  # noqa: FBT003  (see pass_with)
+
+    def _on_begin(self, connection: Connection) -> None:
+        del connection
+        self._sent = []
 
     def _end(self, connection: Connection) -> None:
         self._on_rollback(connection)
@@ -262,6 +289,8 @@ class _Guards:
         self.fence: Guard | None = None
         self.marks: MarkGuard | None = None
         event.listen(connection, "commit", self._on_commit)
+        # SQLAlchemy calls no listener of a connection's when a COMMIT fails.
+        event.listen(connection.dialect, "handle_error", _on_error)
 
     def _on_commit(self, connection: Connection) -> None:
         if self.marks is not None:
@@ -286,6 +315,14 @@ def _guards_of(connection: Connection) -> _Guards:
 def _found(connection: Connection) -> _Guards | None:
     guards = _GUARDS.get(connection)
     return None if guards is None else guards()
+
+
+def _on_error(context: ExceptionContext) -> None:
+    """Let the fence's guard know that a COMMIT has failed."""
+    if context.statement is None and context.connection is not None:
+        guards = _found(context.connection)
+        if guards is not None and guards.fence is not None:
+            guards.fence.commit_failed()
 
 
 def guard_of(connection: Connection, database: Database) -> Guard:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Generator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -18,8 +18,13 @@ from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.serde import OP
 from halfbridge.sql import AsyncFence
+from halfbridge.sql.fence_purge import (
+    DEAD_LETTER_RETENTION_MS,
+    TRANSACTION_AGE_MS_MAX,
+    needed_ms,
+)
 from tests.sql.databases import ASYNC_DRIVERS, Database
-from tests.sql.fence_scene import WORK
+from tests.sql.fence_scene import WORK, new_id
 from tests.unit.bridge.fake_writer import FakeWriter, shared_around
 
 GROUP = "g"
@@ -97,6 +102,21 @@ class AsyncScene:
 
         event.listen(self.engine.sync_engine, "before_cursor_execute", given)
         return begun
+
+    def write_old_rows(self, count: int) -> None:
+        """Write fence rows that a purge deletes."""
+        age_ms = needed_ms(TRANSACTION_AGE_MS_MAX, DEAD_LETTER_RETENTION_MS) + 10_000
+        row = {"producer_group": GROUP, "outcome": "committed", "message_count": 1}
+        rows = [{**row, "transaction_id": new_id(age_ms), "created_at_ms": 1} for _ in range(count)]
+        with self._truth.begin() as connection:
+            connection.execute(insert(self.fence.tables[0]), rows)
+
+    @contextmanager
+    def locked(self) -> Iterator[Callable[[], None]]:
+        """Hold SQLite's lock for writing; yield what releases it."""
+        with self._truth.connect() as connection:
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
+            yield connection.rollback
 
     def worked(self) -> list[int]:
         with self._truth.connect() as connection:

@@ -12,7 +12,12 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import async_scoped_session, async_sessionmaker, create_async_engine
 from sqlalchemy.orm import sessionmaker
 
-from halfbridge.bridge import AsyncTransactionProducer, Resolution, TransactionProducer
+from halfbridge.bridge import (
+    AsyncTransactionProducer,
+    IllegalTransitionError,
+    Resolution,
+    TransactionProducer,
+)
 from halfbridge.kafka.errors import ConfigError, HalfNotStoredError, NoAnswerError
 from halfbridge.sql import (
     AsyncFence,
@@ -30,6 +35,10 @@ from tests.sql.databases import Database
 from tests.sql.fence_scene import kill_session
 
 WHO: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+def _refuse(*_: object) -> None:
+    raise ConnectionRefusedError("no database listens")
 
 
 class BrokenError(Exception):
@@ -450,5 +459,65 @@ def test_the_program_of_the_page(database: Database, driver: str) -> None:
         async with scene.engine.connect() as connection:
             found = await connection.execute(text("SELECT id, item FROM placed"))
             assert found.all() == [(number, "two shirts")]
+
+    _run_on(database, driver, main)
+
+
+@on_drivers("sqlite")
+def test_a_database_that_is_gone_hides_no_error(database: Database, driver: str) -> None:
+    """How the block ended is asked on another connection; that it cannot be had is a log line."""
+
+    async def main(scene: AsyncScene) -> None:
+        with pytest.raises(BrokenError):
+            async with scene.block() as (tx, connection):
+                await tx.send(MESSAGE)
+                await work(connection, 1)
+                event.listen(scene.engine.sync_engine, "checkout", _refuse)
+                raise BrokenError
+        assert scene.decisions(tx.id) == []
+
+    _run_on(database, driver, main)
+
+
+@on_drivers("sqlite")
+def test_after_a_block_that_failed_nothing_is_sent(database: Database, driver: str) -> None:
+    """Also where the block itself had sent nothing."""
+
+    async def main(scene: AsyncScene) -> None:
+        with pytest.raises(BrokenError):
+            async with scene.block() as (tx, _):
+                raise BrokenError
+        with pytest.raises(IllegalTransitionError):
+            await tx.send(MESSAGE)
+
+    _run_on(database, driver, main)
+
+
+@on_drivers()
+def test_a_purge_counts_the_rows_that_it_deletes(database: Database, driver: str) -> None:
+    """With drivers that do not count the rows of several executions, too."""
+
+    async def main(scene: AsyncScene) -> None:
+        scene.write_old_rows(3)
+        assert (await scene.fence.purge()).rows == 3
+        assert (await scene.fence.purge()).rows == 0
+
+    _run_on(database, driver, main)
+
+
+@on_drivers("sqlite")
+def test_a_purge_that_waits_for_a_lock_leaves_the_loop_free(
+    database: Database, driver: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its pause between two tries is awaited."""
+    monkeypatch.setattr("halfbridge.sql.dialects.sqlite.CHECK_WAIT_MS", 100)
+    monkeypatch.setattr("halfbridge.sql.fence_purge.sleep", lambda _: pytest.fail("the loop waits"))
+
+    async def main(scene: AsyncScene) -> None:
+        scene.write_old_rows(1)
+        with scene.locked() as release:
+            purging = asyncio.create_task(scene.fence.purge())
+            asyncio.get_running_loop().call_later(0.3, release)
+            assert (await purging).rows == 1
 
     _run_on(database, driver, main)

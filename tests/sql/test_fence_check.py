@@ -55,6 +55,20 @@ def test_a_check_of_committed_work_returns_its_count(scene: Scene) -> None:
     assert scene.fence.roll_back(mine) is False
 
 
+def _refuse(*_: object) -> None:
+    raise ConnectionRefusedError("no database listens")
+
+
+@on("sqlite")
+def test_a_driver_whose_errors_are_the_systems(scene: Scene) -> None:
+    """Asyncpg raises OSError where it cannot connect: there is no answer, and no other error."""
+    scene.fence.context()  # the table's id is known
+    event.listen(scene.engine, "do_connect", _refuse)
+    scene.engine.dispose()
+    with pytest.raises(NoAnswerError, match="no database listens"):
+        scene.fence.check(scene.view(new_id()))
+
+
 @pytest.mark.feature
 @pytest.mark.parametrize("is_committed", [True, False])
 def test_a_check_waits_for_a_transaction_in_flight(scene: Scene, is_committed: bool) -> None:

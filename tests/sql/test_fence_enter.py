@@ -2,11 +2,13 @@
 
 # ruff: noqa: SIM117  (what the body of a block does is what is tested)
 
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session, sessionmaker
 
 from halfbridge.bridge import IllegalTransitionError, Transaction
@@ -17,6 +19,8 @@ from halfbridge.sql import (
     TableError,
     TransactionEndedError,
 )
+from halfbridge.sql.local_messages.rows import RowStateError
+from halfbridge.sql.local_messages.writer import LocalMessages
 from tests.integration.producing import Cluster
 from tests.sql.databases import Database
 from tests.sql.fence_scene import Scene, on, work
@@ -307,6 +311,72 @@ def test_messages_are_not_committed_before_the_database(scene: Scene) -> None:
                 tx.commit()
         else:
             tx.commit()
+
+
+@on("sqlite", "postgresql")
+def test_after_a_commit_that_failed_messages_cannot_commit(scene: Scene) -> None:
+    """The error of a deferred constraint is swallowed: the message block must not commit alone."""
+    if scene.database.name == "sqlite":
+        event.listen(scene.engine, "connect", lambda each, _: each.execute("PRAGMA foreign_keys=1"))
+        scene.engine.dispose()
+    owner = "INTEGER REFERENCES work (number) DEFERRABLE INITIALLY DEFERRED"
+    with scene.engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE parts (owner {owner})"))
+    with (
+        pytest.raises(IllegalTransitionError, match="the database's COMMIT has failed"),
+        scene.producer.begin(context=scene.fence.context()) as tx,
+    ):
+        tx.send(scene.message())
+        with pytest.raises(IntegrityError), scene.engine.begin() as connection:
+            scene.fence.enter(connection, tx)
+            connection.execute(text("INSERT INTO parts VALUES (1)"))
+    assert scene.fenced(tx.id) is None
+    assert scene.decisions(tx.id) == []
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_two_rows_in_one_database_transaction(scene: Scene, is_lost: bool) -> None:
+    """Both message transactions commit; not the first one, if the database rolled it back."""
+    first, second = sent(scene), sent(scene)
+    with scene.engine.connect() as connection:
+        scene.fence.enter(connection, first)
+        if is_lost:
+            connection.exec_driver_sql("ROLLBACK")  # as a database may after a deadlock
+        scene.fence.enter(connection, second)
+        work(connection, 1)
+        connection.commit()
+    assert scene.fenced(first.id) == (None if is_lost else ("committed", 1))
+    if is_lost:
+        with pytest.raises(IllegalTransitionError, match="commit the database first"):
+            first.commit()
+    else:
+        first.commit()
+    second.commit()
+
+
+def test_enter_is_refused_inside_of_a_block(scene: Scene) -> None:
+    """The block commits one message transaction, its own."""
+    with scene.block() as (_, connection):
+        work(connection, 1)
+        with pytest.raises(FenceUsageError, match="commits one message transaction"):
+            scene.fence.enter(connection, sent(scene))
+    assert scene.worked() == [1]
+
+
+@pytest.mark.parametrize("is_swallowed", [True, False])
+def test_a_confirmation_that_comes_late_ends_a_block(scene: Scene, is_swallowed: bool) -> None:
+    """Its own error leaves the block, though the code may have swallowed it; neither commits."""
+    messages = LocalMessages(scene.engine)
+    messages.create()
+    row_id = messages.pre_send(scene.message())
+    messages.withdraw(row_id)
+    swallowed = suppress(RowStateError) if is_swallowed else nullcontext()
+    with pytest.raises(RowStateError, match="LOCAL_ROLLBACK"):
+        with scene.block() as (tx, connection):
+            work(connection, 1)
+            with swallowed:
+                messages.confirm(connection, row_id)
+    scene.check_rolled_back(tx)
 
 
 def test_without_a_committed_fence_row_messages_cannot_commit(scene: Scene) -> None:

@@ -145,9 +145,7 @@ class LocalMessages:
         try:
             self._move(connection, row_id, RowEvent.CONFIRM)
         except (RowStateError, RowNotFoundError) as error:
-            guard = guard_of(connection, self.database)
-            guard.arm("")
-            guard.refuse(error)
+            guard_of(connection, self.database).forbid(error)
             raise
 
     def withdraw(self, row_id: int) -> None:

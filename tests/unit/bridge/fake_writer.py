@@ -37,12 +37,14 @@ class FakeWriter:
         sent: Topic, value, key, partition and headers of each record.
         refusals: Raised by the next calls of `produce`, one by one.
         answers: For the oldest unacknowledged records: an error, or None.
+        longest_poll_s: The longest time that a poll was allowed to wait.
     """
 
     def __init__(self) -> None:
         self.sent: list[SimpleNamespace] = []
         self.refusals: list[Exception] = []
         self.answers: list[Any] = []
+        self.longest_poll_s = 0.0
         self._waiting: list[tuple[Callable[[Any, Any], None], str, int]] = []
 
     def produce(self, topic: str, value: Any, key: Any, partition: int, *rest: Any) -> None:
@@ -54,7 +56,8 @@ class FakeWriter:
         )
         self._waiting.append((on_delivery, topic, partition))
 
-    def poll(self, _wait_s: float) -> int:
+    def poll(self, wait_s: float) -> int:
+        self.longest_poll_s = max(self.longest_poll_s, wait_s)
         served = 0
         while self.answers and self._waiting:
             on_delivery, topic, partition = self._waiting.pop(0)

@@ -17,6 +17,7 @@ from halfbridge.bridge import (
     IllegalTransitionError,
     InvalidMessageError,
     Message,
+    MessageView,
     OutcomeUnknownError,
     Resolution,
     State,
@@ -28,6 +29,7 @@ from halfbridge.bridge.shared import Shared
 from halfbridge.kafka.adapter import system_ports
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.serde import OP, OpKind
+from halfbridge.testkit.memory import MemoryStack
 from tests.unit.bridge.fake_writer import FakeWriter, shared_around
 
 MESSAGE = Message("orders", key=b"k", value=b"v")
@@ -432,3 +434,34 @@ def test_uvloop_serves_as_well() -> None:
     loop = uvloop.new_event_loop()
     loop.run_until_complete(main())
     loop.close()
+
+
+def test_the_end_of_sends_does_not_block_the_loop() -> None:
+    """A send without an acknowledgement is given up by awaiting; no poll of the loop waits."""
+
+    async def main() -> None:
+        bench = Bench(send_timeout_ms=300)
+        tx = bench.begin()
+        sending = asyncio.create_task(tx.send(MESSAGE))
+        await bench.until(lambda: tx.message_count == 1)
+        with pytest.raises(HalfNotStoredError, match="do not commit the local transaction"):
+            await tx.end_sends()
+        assert bench.writer.longest_poll_s == 0.0
+        with pytest.raises(HalfNotStoredError):
+            await sending
+
+    run(main)
+
+
+def test_begin_does_not_wait_for_the_first_reading_of_the_settings() -> None:
+    """`start` waits for it, in a thread."""
+
+    async def commit(_: MessageView) -> Resolution:
+        return Resolution.COMMIT
+
+    async def main(stack: MemoryStack) -> None:
+        async with stack.async_producer("g", checker=commit) as producer:
+            assert not producer._client.shared.gate.waits_for_reading
+
+    with MemoryStack() as stack:
+        stack.run(main(stack))

@@ -114,6 +114,32 @@ def test_one_collector_serves_several_producers(stack: MemoryStack) -> None:
         registry.register(second.collector())
 
 
+def test_counts_stay_when_a_producer_is_closed(stack: MemoryStack) -> None:
+    """Counters do not fall, those of its checks included."""
+    producer = stack.producer("g", checker=commit)
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(producer.collector())
+    with producer:
+        producer.begin().send(MESSAGE)
+        stack.wait_until_decided()
+    assert sample(registry, "checks_total", outcome="answered") == 1
+    assert sample(registry, "half_messages_total", outcome="stored") == 1
+
+
+def test_producers_of_one_group_are_summed(stack: MemoryStack) -> None:
+    """A registry takes each series once."""
+    first, second = (stack.producer("g", checker=commit) for _ in range(2))
+    registry = CollectorRegistry(auto_describe=True)
+    registry.register(first.collector(second))
+    with first, second:
+        for each in (first, second):
+            with each.begin() as tx:
+                tx.send(MESSAGE)
+        name = f'{PREFIX}half_messages_total{{outcome="stored",producer_group="g"}}'
+        text = generate_latest(registry).decode()
+        assert [line for line in text.splitlines() if line.startswith(name)] == [f"{name} 2.0"]
+
+
 def test_an_asynchronous_producer_has_the_same_metrics(stack: MemoryStack) -> None:
     """Its collector is that of the blocking one, and one collector may have both kinds."""
 

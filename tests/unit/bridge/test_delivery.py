@@ -94,6 +94,14 @@ def test_of_two_waiting_threads_none_is_forgotten() -> None:
     assert waits == [True, True]
 
 
+def test_a_background_thread_that_is_about_to_park_is_woken() -> None:
+    """It has seen an empty queue, and a send follows before it waits."""
+    server = _server(Queue())
+    server._is_idle = True
+    server.leave_to_background()
+    assert server._kick.is_set()
+
+
 def test_a_poll_that_fails_leaves_the_wait_to_the_background_thread() -> None:
     """A broken client raises in each poll; the wait ends at its time-out, and raises nothing."""
     queue = Queue()

@@ -5,7 +5,13 @@ import pytest
 from halfbridge.bridge.message import Message
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.transaction import IllegalTransitionError, State
-from halfbridge.kafka.errors import Code, HalfNotStoredError, InvalidMessageError, KafkaFailure
+from halfbridge.kafka.errors import (
+    Code,
+    HalfNotStoredError,
+    InvalidMessageError,
+    KafkaFailure,
+    TransactionsRejectedError,
+)
 from tests.unit.bridge.fake_writer import FakeWriter, shared_around
 
 MESSAGES = [Message("orders", key=b"k", value=b"%d" % number) for number in range(3)]
@@ -62,6 +68,37 @@ def test_a_refused_one_names_the_reason(writer: FakeWriter) -> None:
     tx = Transaction(shared_around(writer))
     with pytest.raises(InvalidMessageError, match="immunity_ms"):
         tx.send_all([MESSAGES[0], Message("orders", value=b"", immunity_ms=10**10)])
+    assert isinstance(tx.refused, InvalidMessageError)
+
+
+def test_a_refused_send_is_missing_until_it_is_repeated(writer: FakeWriter) -> None:
+    """A send of another message does not make up for it; new headers do not matter."""
+    shared = shared_around(writer)
+    tx = Transaction(shared)
+    first, second = Message("orders", value=b"1"), Message("orders", value=b"2")
+    shared.gate.refusal = TransactionsRejectedError("stopped", reason="")
+    for message in (first, second, first):
+        with pytest.raises(TransactionsRejectedError):
+            tx.send_async(message)
+    shared.gate.refusal = None
+    tx.send_async(Message("orders", value=b"3"))
+    tx.send_async(second)
+    assert isinstance(tx.refused, TransactionsRejectedError)
+    tx.send_async(Message("orders", value=b"1", headers=[("trace", b"2")]))
+    assert tx.refused is None
+
+
+def test_a_refusal_that_no_repetition_can_change_stays(writer: FakeWriter) -> None:
+    """Also if another send is refused for a moment, and then repeated."""
+    shared = shared_around(writer)
+    tx = Transaction(shared)
+    with pytest.raises(InvalidMessageError):
+        tx.send_async(Message("orders", value=b"", immunity_ms=10**10))
+    shared.gate.refusal = TransactionsRejectedError("stopped", reason="")
+    with pytest.raises(TransactionsRejectedError):
+        tx.send_async(MESSAGES[0])
+    shared.gate.refusal = None
+    tx.send_async(MESSAGES[0])
     assert isinstance(tx.refused, InvalidMessageError)
 
 

@@ -15,6 +15,7 @@ from opentelemetry.trace import SpanKind, StatusCode
 from halfbridge import HalfNotStoredError, InvalidMessageError, Message, MessageView, Resolution
 from halfbridge.bridge.message_transaction import Transaction
 from halfbridge.bridge.tracing import OpenTelemetryTracing
+from halfbridge.bridge.transaction import IllegalTransitionError
 from halfbridge.kafka.errors import Code, KafkaFailure
 from halfbridge.testkit.memory import MemoryStack, Step
 from halfbridge.testkit.memory.programs import MemoryProducer
@@ -182,6 +183,16 @@ def test_an_error_that_is_false_leaves_the_block_as_it_is(stack: MemoryStack) ->
     with producer_of(stack) as producer, pytest.raises(ManyErrorsError), producer.begin():
         raise ManyErrorsError
     assert spans()["transaction"].status.status_code is StatusCode.ERROR
+
+
+def test_the_block_of_a_decided_transaction_is_refused(stack: MemoryStack) -> None:
+    """As without tracing: its body would run, and its messages would be gone."""
+    with producer_of(stack) as producer:
+        tx = producer.begin()
+        tx.send(Message(TOPIC, value=b"v"))
+        tx.rollback(wait=True)
+        with pytest.raises(IllegalTransitionError, match="a decided transaction"), tx:
+            pytest.fail("the body runs")
 
 
 def test_an_asynchronous_checker_has_its_span(stack: MemoryStack) -> None:
