@@ -211,8 +211,8 @@ def _values(message: Message) -> tuple[object, ...]:
 def _value(field: FieldDescriptor, message: Message) -> object:
     value = getattr(message, field.name)
     if _is_map(field):
-        of_value = field.message_type.fields_by_name["value"]
-        return {key: _one(of_value, value[key]) for key in value}
+        of_key, of_value = field.message_type.fields
+        return {_one(of_key, key): _one(of_value, value[key]) for key in value}
     if _is_repeated(field):
         return [_one(field, each) for each in value]
     if field.has_presence and not message.HasField(field.name):

@@ -36,7 +36,6 @@ from halfbridge.spark_jobs.tables.storage import Storage, absolute, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from datetime import date
     from pathlib import Path
 
     from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -138,7 +137,7 @@ def dedupe(spark: SparkSession, source: str, output: str, kind: str) -> Deduped:
     # Days whose rows are all duplicates now, of rows that were ingested since the last run.
     emptied = sorted(present.keys() & {each[PARTITION_COLUMN] for each in days} - wanted.keys())
     if changed or emptied:
-        fresh = kept.filter(F.col(PARTITION_COLUMN).isin(changed))
+        fresh = kept.filter(F.col(PARTITION_COLUMN).cast("string").isin(changed))
         _write(spark, fresh, output, kind, changed, emptied=emptied)
     return Deduped(
         rows_read=sum(each["rows_read"] for each in days),
@@ -172,7 +171,7 @@ def _counts(marked: DataFrame) -> list[Row]:
     )
 
 
-def _digests(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Digest]:
+def _digests(rows: DataFrame | None, columns: Iterable[str]) -> dict[str, _Digest]:
     """Return for each day the number of rows, and a hash of the rows in any order."""
     if rows is None or not set(columns) <= set(rows.columns):
         return {}
@@ -183,8 +182,12 @@ def _digests(rows: DataFrame | None, columns: Iterable[str]) -> dict[date, _Dige
 
 
 def _by_day(rows: DataFrame, *aggregates: Column) -> list[Row]:
-    """Return a row for each day, on the driver."""
-    days = rows.groupBy(PARTITION_COLUMN).agg(*aggregates).limit(DAYS_MAX + 1).collect()
+    """Return a row for each day, on the driver.
+
+    Days are text: a producer may set a timestamp whose year Python does not know.
+    """
+    day = F.col(PARTITION_COLUMN).cast("string").alias(PARTITION_COLUMN)
+    days = rows.groupBy(day).agg(*aggregates).limit(DAYS_MAX + 1).collect()
     if len(days) > DAYS_MAX:
         raise JobError(
             f"the rows are of more than {DAYS_MAX:,} days: leave out those whose {PARTITION_COLUMN}"
@@ -204,15 +207,15 @@ def _write(
     rows: DataFrame,
     output: str,
     kind: str,
-    days: list[date],
+    days: list[str],
     *,
-    emptied: list[date],
+    emptied: list[str],
 ) -> None:
     if kind == "delta":
         from halfbridge.spark_jobs.tables.delta_rs import DeltaWriter  # noqa: PLC0415  # an extra
 
         table = DeltaWriter(spark, output, (PARTITION_COLUMN,))
-        table.replace(rows, PARTITION_COLUMN, [day.isoformat() for day in (*days, *emptied)])
+        table.replace(rows, PARTITION_COLUMN, [*days, *emptied])
         return
     if days:
         (
@@ -223,7 +226,7 @@ def _write(
         )
     storage = Storage(spark)
     for day in emptied:
-        storage.remove_tree(join(output, f"{PARTITION_COLUMN}={day.isoformat()}"))
+        storage.remove_tree(join(output, f"{PARTITION_COLUMN}={day}"))
 
 
 SAME_RECORD = "same record"

@@ -2,13 +2,15 @@
 
 import random
 from datetime import date, datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from halfbridge.serde.headers import MESSAGE_INDEX, real_headers
-from halfbridge.spark_jobs.dedupe import SAME_MESSAGE, SAME_RECORD, mark_duplicates
+from halfbridge.spark_jobs.dedupe import SAME_MESSAGE, SAME_RECORD, dedupe, mark_duplicates
 
 pytestmark = pytest.mark.spark
 
@@ -96,6 +98,18 @@ def test_a_header_that_the_daemon_does_not_write_is_no_index(spark: SparkSession
     forged = list(row("a", 1))
     forged[6] = ((MESSAGE_INDEX, b"01"),)
     assert mark(spark, tuple(forged)) == [(None, None)]
+
+
+def test_a_day_that_python_does_not_know(spark: SparkSession, tmp_path: Path) -> None:
+    """A producer may set its timestamps in microseconds, in the year 55,840, say."""
+    bronze, silver = str(tmp_path / "bronze"), str(tmp_path / "silver")
+    near = spark.createDataFrame([row("a", 1)], SCHEMA)
+    far = spark.createDataFrame([row("b", 2), row("b", 2)], SCHEMA)
+    far = far.withColumn("publish_date", F.expr("date_from_unix_date(19675925)"))
+    near.union(far).write.partitionBy("publish_date", "quarantined").parquet(bronze)
+    done = dedupe(spark, bronze, silver, "parquet")
+    assert (done.rows_kept, done.days_written, done.days) == (2, 2, 2)
+    assert dedupe(spark, bronze, silver, "parquet").days_written == 0
 
 
 def test_records_of_other_producers_are_never_messages(spark: SparkSession) -> None:

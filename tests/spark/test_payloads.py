@@ -41,6 +41,7 @@ message Kinds {
   uint32 small = 1; uint64 large = 2; optional int64 count = 3; bytes raw = 4; Size size = 5;
   google.protobuf.Timestamp at = 6; Line line = 7; repeated Line lines = 8;
   map<string, Size> sizes = 9; repeated double rates = 10; bool is_paid = 11;
+  map<uint64, string> names = 12;
 }
 enum Size { NONE = 0; LARGE = 1; }
 message Tree { repeated Tree branches = 1; }
@@ -173,6 +174,7 @@ def test_values_of_a_given_protobuf_message(spark: SparkSession) -> None:
     full.lines.add(item="shirt", shirts=2)
     full.sizes["a"] = 1
     full.rates.extend([0.5, 2])
+    full.names[2**64 - 1] = "most"
     beyond = kinds()
     beyond.at.seconds = 10**15
     values = (
@@ -185,12 +187,12 @@ def test_values_of_a_given_protobuf_message(spark: SparkSession) -> None:
     assert whole == (
         (
             *(2**32 - 1, Decimal(2**64 - 1), 0, bytearray(b"\xff"), "LARGE", at, ("hat", 0)),
-            *([("shirt", 2)], {"a": "LARGE"}, [0.5, 2.0], True),
+            *([("shirt", 2)], {"a": "LARGE"}, [0.5, 2.0], True, {Decimal(2**64 - 1): "most"}),
         ),
         None,
     )
     assert empty == (
-        (0, Decimal(0), None, bytearray(), "NONE", None, None, [], {}, [], False),
+        (0, Decimal(0), None, bytearray(), "NONE", None, None, [], {}, [], False, {}),
         None,
     )
     assert unknown[0][4] == "7"

@@ -272,6 +272,22 @@ def test_what_is_signed_is_delivered(
     assert all(SIGN in dict(each.headers or ()) for each in rows)
 
 
+def test_a_snapshot_of_signed_records_is_judged_by_its_own_prefix(
+    spark: SparkSession, demanding: SinkScene, key_file: Path
+) -> None:
+    """An audit of what an earlier one has read believes the same signatures."""
+    demanding.run(demanding.stream(spark), key_file=str(key_file))
+    demanding.settled()
+    path = demanding.directory / "report.json"
+    words = ["--bootstrap-servers", demanding.servers, "--key-file", str(key_file)]
+    for more in (
+        ["--prefix", demanding.names.prefix, "--report", str(path)],
+        ["--snapshot", str(path)],
+    ):
+        done = CliRunner().invoke(audit, [*words, *more])
+        assert done.exit_code == 0, done.output
+
+
 def test_what_is_not_signed_is_a_dead_letter(spark: SparkSession, demanding: SinkScene) -> None:
     """A sink without the option delivers nothing, and loses nothing."""
     numbers = demanding.add_file(30)

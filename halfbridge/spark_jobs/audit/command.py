@@ -160,8 +160,9 @@ def main(
     started_s = monotonic()
     _refuse_what_has_no_effect(topics, TopicNames(topic_prefix))
     source = options.reading_options(bootstrap_servers, kafka)
-    judge = signature_judge(key_file, TopicNames(topic_prefix))
     given = read_snapshot(snapshot_file.read_text("utf-8")) if snapshot_file else None
+    # A signature names its topic, and with it the prefix.
+    judge = signature_judge(key_file, given.names if given else TopicNames(topic_prefix))
     with spark_session(_APP_NAME, options=spark_options) as spark:
         if findings is not None and Storage(spark).exists(findings):
             raise JobError(f"{findings} exists already: give another --findings")

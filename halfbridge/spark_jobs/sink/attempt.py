@@ -120,7 +120,8 @@ class _Attempt:
         self._refuse_if_lost()  # all further rows would have to be rolled back
         sender, place, encoder = self._sender, self._chunks.place, self._encoder
         send, add, half = sender.send, self._content.add, self._options.names.half
-        partitions, bytes_max = sender.shape.partitions, sender.shape.message_bytes_max
+        partitions = sender.shape.partitions
+        bytes_max = min(sender.shape.message_bytes_max, TRANSACTION_BYTES_MAX)
         keyless, context, on_delivery = self._keyless, self._context, self._on_delivery
         signer, time_ms = self._signer, self._time_ms
         real_topics: dict[tuple[str, int], RealTopic] = {}
@@ -134,7 +135,7 @@ class _Attempt:
             if headers:
                 size += _size_of(headers)
             if size > bytes_max:
-                raise self._too_large(size)
+                self._check_size(size, headers)
             # An upper bound of the record's size. The two lengths of a header take no more bytes
             # than its name and value do, unless the value is empty.
             record_bytes = size + len(headers) + FRAME_BYTES_MAX
@@ -219,13 +220,24 @@ class _Attempt:
             self._sender.give_up()  # a record failed, so no later one may be stored
             raise SendError(f"half messages were not stored: {self._failure}")
 
-    def _too_large(self, size: int) -> RowError:
-        self._sender.is_outdated = True
-        return RowError(
-            f"a row of {size} bytes (headers counted twice) is larger than"
-            f" {self._sender.shape.message_bytes_max}: max.message.bytes of"
-            f" {self._options.names.half} - 64 KiB"
-        )
+    def _check_size(self, size: int, headers: Headers) -> None:
+        """Check a row of `size` bytes, in which headers count twice.
+
+        Raises RowError: the half topic refuses it, or the daemon would make it a dead letter.
+        """
+        if size > self._sender.shape.message_bytes_max:
+            self._sender.is_outdated = True
+            raise RowError(
+                f"a row of {size} bytes (headers counted twice) is larger than"
+                f" {self._sender.shape.message_bytes_max}: max.message.bytes of"
+                f" {self._options.names.half} - 64 KiB"
+            )
+        size -= _size_of(headers) // 2
+        if size > TRANSACTION_BYTES_MAX:
+            raise RowError(
+                f"a row of {size} bytes is larger than the messages of a transaction may be,"
+                f" {TRANSACTION_BYTES_MAX} bytes: keep its value elsewhere, and send a reference"
+            )
 
     def _encoder(self, chunk: Chunk, topic: str, partition: int) -> Callable[[int], bytes]:
         series = half_metadata_series(

@@ -17,11 +17,10 @@ from halfbridge.spark_jobs.sink.clients import LOG
 from halfbridge.spark_jobs.sink.errors import (
     AttemptGivenUpError,
     BatchOrderError,
-    CommitInDoubtError,
     PlanMismatchError,
     RefusedError,
     ReplayMismatchError,
-    SinkOptionError,
+    SinkError,
     UnknownPastError,
 )
 from halfbridge.spark_jobs.sink.manifest import (
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from halfbridge.serde.manifest import ManifestAttempt
     from halfbridge.spark_jobs.sink.attempt import AttemptReport
     from halfbridge.spark_jobs.sink.checkpoint import BatchPlan
-    from halfbridge.spark_jobs.sink.errors import SinkError
     from halfbridge.spark_jobs.sink.manifest import Found
     from halfbridge.spark_jobs.sink.options import SinkOptions
     from halfbridge.spark_jobs.sink.process import SinkProcess
@@ -213,7 +211,7 @@ class BatchCommitter:
     def _counted(self, mine: BatchManifest, found: Found) -> BatchManifest:
         """Return the manifest to append, completed with `searched_from` and the tally."""
         try:
-            tally = self._watch.before(found.earlier_commits)
+            tally = self._watch.before(found.counted_commits)
         except RefusedError:
             self._roll_back(mine.attempts)
             raise
@@ -259,7 +257,7 @@ class BatchCommitter:
         """Roll back attempts; if that fails, the check settles them."""
         try:
             self._decide(OpKind.ROLLBACK, attempts, self._options.producer_group, OpSource.PRODUCER)
-        except (CommitInDoubtError, SinkOptionError) as error:
+        except SinkError as error:
             LOG.warning("attempts of %s are left to the check: %s", self._options.app_id, error)
 
     def _decide(

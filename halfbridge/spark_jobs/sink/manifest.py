@@ -182,6 +182,17 @@ class Found:
         return batch_state(self.entries)
 
     @property
+    def counted_commits(self) -> tuple[BatchManifest, ...]:
+        """COMMITs from whose count of refused messages the next manifest continues.
+
+        They are those of the earlier batch. Where the search ended at a void COMMIT of this batch,
+        that one has the count.
+        """
+        mine = (each.manifest for each in self.entries)
+        void = tuple(each for each in mine if each.kind is ManifestKind.COMMIT)
+        return self.earlier_commits or void
+
+    @property
     def follows_the_one_before(self) -> bool:
         """Tell whether a COMMIT proves that the batch before was published in this log.
 

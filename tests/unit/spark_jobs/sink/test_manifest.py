@@ -205,7 +205,9 @@ def test_a_rejection_does_not_hide_the_batch_before(batch: int) -> None:
     others = [manifest("x", batch=9)._replace(app_id="other")] * WINDOW_RECORDS
     aborted = rejecting("b")._replace(batch_id=21, searched_from=1 + len(others))
     entries = log(manifest("a", batch=20), *others, aborted)
-    assert searched(entries, batch)[0].result().earlier_batch == 20
+    found = searched(entries, batch)[0].result()
+    assert found.earlier_batch == 20
+    assert [each.batch_id for each in found.counted_commits] == [20]
 
 
 def test_a_void_commit_says_that_the_batch_before_was_there() -> None:
@@ -216,6 +218,7 @@ def test_a_void_commit_says_that_the_batch_before_was_there() -> None:
     found = searched(entries, 21)[0].result()
     assert (found.state.winner, found.earlier_batch) == (None, -1)
     assert found.follows_the_one_before
+    assert found.counted_commits == (void,)
 
 
 @pytest.mark.parametrize("earlier", [19, None], ids=["one is missing", "nothing is known"])

@@ -236,6 +236,18 @@ class Query:
         self.commit(self.attempt(batch))
 
 
+def test_a_row_larger_than_a_transaction_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The topics would take it, and the daemon would make it a dead letter."""
+    monkeypatch.setattr("halfbridge.spark_jobs.sink.attempt.TRANSACTION_BYTES_MAX", 1_000)
+    with MemoryStack(partitions=2) as stack:
+        stack.create_topic("orders")
+        query = Query(stack)
+        ensure_topics(query.options, query.process().ports)
+        query.attempt(rows=[b"v" * 1_000, b"v" * 1_000])
+        with pytest.raises(RowError, match="a row of 1001 bytes is larger than the messages of a"):
+            query.attempt(rows=[b"v" * 1_001])
+
+
 @pytest.fixture(name="stack")
 def start_stack(tmp_path: Path) -> Iterator[MemoryStack]:
     """An installation that demands signatures of all."""
