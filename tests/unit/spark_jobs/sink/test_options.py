@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import Any, NoReturn
 
 import pyarrow as pa
 import pytest
@@ -28,6 +28,7 @@ from halfbridge.spark_jobs.sink.errors import (
     SinkError,
     SinkOptionError,
     SinkSetupError,
+    UnknownPastError,
     failing_as,
 )
 from halfbridge.spark_jobs.sink.options import AGE_MS_MAX, IMMUNITY_MS, SinkOptions, parse_options
@@ -246,6 +247,22 @@ def test_a_row_larger_than_a_transaction_is_refused(monkeypatch: pytest.MonkeyPa
         query.attempt(rows=[b"v" * 1_000, b"v" * 1_000])
         with pytest.raises(RowError, match="a row of 1001 bytes is larger than the messages of a"):
             query.attempt(rows=[b"v" * 1_001])
+
+
+def test_a_refusal_is_raised_though_brokers_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its attempts cannot be rolled back then; the check settles them."""
+
+    def fail(*_: object) -> NoReturn:
+        raise SinkSetupError("no broker answers")
+
+    with MemoryStack(partitions=2) as stack:
+        stack.create_topic("orders")
+        query = Query(stack)
+        ensure_topics(query.options, query.process().ports)
+        report = query.attempt(5)
+        monkeypatch.setattr(SinkProcess, "decider", fail)
+        with pytest.raises(UnknownPastError):
+            query.commit(report)
 
 
 @pytest.fixture(name="stack")
