@@ -20,7 +20,7 @@ from halfbridge.changes.mapping import (
     TOMBSTONE,
     ChangeMapping,
 )
-from halfbridge.changes.values import UndecodedError, decoded, json_of, text_of
+from halfbridge.changes.values import UndecodedError, decoded, has_json_frame, json_of, text_of
 from halfbridge.serde.headers import RESERVED, Headers, real_headers
 from halfbridge.serde.identity import CHANGE_ID_PREFIX
 from halfbridge.serde.limits import TOPIC_CHARS_MAX
@@ -176,6 +176,8 @@ def _change(envelope: Any) -> _Change | Skip:
             "no field op: halfbridge reads Debezium's envelope, not unwrapped rows"
         )
     code = envelope["op"]
+    if not isinstance(code, str):
+        raise UndecodedError("field op is not text")
     operation = _OPERATIONS.get(code)
     if operation is None:
         return Skip("other")  # truncate, and messages in the log
@@ -253,8 +255,7 @@ def _plain(data: bytes | None, schemas: Schemas) -> bytes | None:
     """Return a key or value without the converter's frame; what no converter framed, unchanged."""
     if data is None:
         return None
-    is_framed = data[:1] in (b"\0", b'"') or (data[:1] == b"{" and b'"schema"' in data)
-    if not is_framed:
+    if data[:1] not in (b"\0", b'"') and not has_json_frame(data):
         return data
     try:
         value = decoded(data, schemas)
@@ -262,6 +263,4 @@ def _plain(data: bytes | None, schemas: Schemas) -> bytes | None:
         if data[:1] == b"\0":
             raise
         return data
-    if data[:1] == b"{" and isinstance(value, dict) and "schema" in value:
-        return data  # the payload's own JSON, which has a field of this name
     return text_of(value)

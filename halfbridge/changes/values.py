@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 _HEAD = struct.Struct(">bI")  # Confluent's wire format: a zero byte, and the schema's id
 _EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001  (a column without a time zone)
+# Before the point; PostgreSQL's numeric, the longest number of a database, has no more.
+_PLACES_MAX = 131_072
 # A connector's tables, each with a key, in some versions: 64 tables in two versions.
 _PARSED_MAX = 256
 
@@ -56,8 +58,22 @@ def decoded(data: bytes, schemas: Schemas) -> Any:
         raise UndecodedError(f"{type(error).__name__}: {error}") from error
 
 
+def has_json_frame(data: bytes) -> bool:
+    """Return whether bytes are JSON in the frame of Kafka Connect's JsonConverter."""
+    if data[:1] != b"{" or b'"schema"' not in data:
+        return False
+    try:
+        value = json.loads(data, parse_float=str, parse_int=str)
+    except (ValueError, RecursionError):
+        return False
+    return value.keys() == {"schema", "payload"} and isinstance(value["schema"], (dict, type(None)))
+
+
 def text_of(value: Any) -> bytes | None:
-    """Return a single value as bytes: bytes are themselves, others are their text in UTF-8."""
+    """Return a single value as bytes: bytes are themselves, others are their text in UTF-8.
+
+    UndecodedError: a number of which no database has as many places; its writer must act.
+    """
     if value is None or isinstance(value, bytes):
         return value
     if isinstance(value, bool):
@@ -80,6 +96,8 @@ def _json(value: Any) -> Any:  # noqa: PLR0911  (one for each type)
     if isinstance(value, list):
         return [_json(each) for each in value]
     if isinstance(value, Decimal):
+        if abs(value.adjusted()) > _PLACES_MAX:
+            raise UndecodedError(f"a number of more than {_PLACES_MAX:,} places")
         return format(value, "f")  # never 0E-8
     if isinstance(value, bytes):
         return b64encode(value).decode("ascii")

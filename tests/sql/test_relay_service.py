@@ -178,6 +178,18 @@ def test_a_row_with_a_wrong_hash_fails_alone(relaying: Scene, topic: str) -> Non
 
 
 @pytest.mark.parametrize("database", ["sqlite"], indirect=True)
+def test_a_row_whose_key_is_text_fails_alone(relaying: Scene, topic: str) -> None:
+    """SQLite stores the text that a program in another language has inserted."""
+    wrong, _ = add(relaying, Message(topic, key=b"k"), Message(topic, key=b"l"))
+    table = relaying.messages.tables.messages.name
+    with relaying.messages.engine.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {table} SET key = 'order-1' WHERE id = {wrong}")
+    with running(relaying.service(retries_max=1)):
+        wait_until(lambda: states_are(relaying, "MESSAGE_ERROR", "GLOBAL_COMMIT*"))
+    assert "key must be bytes" in relaying.rows()[0]["cause"]
+
+
+@pytest.mark.parametrize("database", ["sqlite"], indirect=True)
 def test_health_tells_of_rounds_that_are_lost_one_after_the_other(
     relaying: Scene, topic: str
 ) -> None:

@@ -43,6 +43,9 @@ DEFERRED_CHARS_MAX = 3_500
 DEFERRED_MAX = 1_000
 # Different keys of their messages, some 150 bytes each. A transaction may have a thousand.
 KEYS_MAX = 20_000
+# Their messages, with a key or not: each is judged again, too, at 1 us, and a transaction may have
+# a thousand. So a pair takes 50 ms for it, at most every half second.
+MESSAGES_MAX = 50_000
 # A partition that exists comes back, so it is waited for at least this long: a broker that restarts
 # is back sooner, and so is a new leader.
 AWAY_MS_MIN = 30_000
@@ -100,6 +103,7 @@ class Deferred:
     def __init__(self) -> None:
         self._waiting: deque[_Waiting] = deque()
         self._keys: Counter[_Key] = Counter()
+        self._messages = 0
         self._chars = 0  # of the differences of `offsets`, each with its comma
 
     def __len__(self) -> int:
@@ -120,6 +124,7 @@ class Deferred:
             len(self._waiting) > DEFERRED_MAX
             or self._chars > DEFERRED_CHARS_MAX
             or len(self._keys) > KEYS_MAX
+            or self._messages > MESSAGES_MAX
         )
 
     def is_older_than(self, op: int) -> bool:
@@ -132,7 +137,8 @@ class Deferred:
 
     def add(self, entry: Entry, read: OpRead) -> None:
         """Add a transaction; op offsets ascend from call to call."""
-        added = _Waiting(entry, read, _keys_of(entry))
+        added = _Waiting(entry, read, _keys_of(entry), len(entry.messages))
+        self._messages += added.messages
         if self._waiting:
             self._chars += _chars(self._waiting[-1], added)
         self._waiting.append(added)
@@ -141,6 +147,7 @@ class Deferred:
     def pop(self) -> tuple[Entry, OpRead]:
         """Remove and return the oldest transaction."""
         taken = self._waiting.popleft()
+        self._messages -= taken.messages
         for key in taken.keys:
             self._keys[key] -= 1
             if not self._keys[key]:
@@ -153,7 +160,9 @@ class Deferred:
 class _Waiting(NamedTuple):
     entry: Entry
     read: OpRead
-    keys: frozenset[_Key]  # when it was deferred: a late message may bring others
+    # When it was deferred: a late message may bring others.
+    keys: frozenset[_Key]
+    messages: int
 
 
 def _keys_of(entry: Entry) -> frozenset[_Key]:

@@ -70,18 +70,19 @@ class LocalMessage:
             raise ValueError(
                 f"{self.oversize_bytes} bytes are more than the {ROW_BYTES_MAX} of a row"
             )
-        expected = None if self.key is None else key_hash(self.key)
-        if self.key_hash != expected:
-            raise ValueError(
-                f"key_hash is {self.key_hash}, and toPositive(murmur2(key)) is {expected}"
-            )
-        return Message(
+        made = Message(  # which checks the types: SQLite keeps text in any column
             self.topic,
             key=self.key,
             value=self.value,
             headers=headers_of(self.headers),
             partition=self.partition,
         )
+        expected = None if made.key is None else key_hash(made.key)
+        if self.key_hash != expected:
+            raise ValueError(
+                f"key_hash is {self.key_hash}, and toPositive(murmur2(key)) is {expected}"
+            )
+        return made
 
 
 def columns_of(message: Message) -> dict[str, Any]:

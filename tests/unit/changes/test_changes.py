@@ -272,6 +272,10 @@ def test_a_row_of_an_outbox_becomes_its_event() -> None:
         (b'"{\\"item\\":1}"', b'{"item":1}'),
         (json.dumps({"schema": {"type": "string"}, "payload": "x"}).encode(), b"x"),
         (b'{"schema":1,"item":2}', b'{"schema":1,"item":2}'),
+        (b'{"kind": "schema", "price": 1.10}', b'{"kind": "schema", "price": 1.10}'),
+        (b'{"a":{"schema":"v2"},"n":0.1234567890123456789}',) * 2,
+        (b'{"schema":"v2","payload":{"n":1.10}}',) * 2,
+        (b'{"schema":',) * 2,
     ],
 )
 def test_what_the_event_router_wrote_is_sent_on(value: bytes, sent: bytes) -> None:
@@ -290,6 +294,8 @@ def test_what_the_event_router_wrote_is_sent_on(value: bytes, sent: bytes) -> No
         (b"\xff", "", DeadReason.INVALID, "cannot be decoded"),
         (b"[1]", "", DeadReason.INVALID, "no event of Debezium"),
         (b'{"id": 1}', "", DeadReason.INVALID, "no field op"),
+        (b'{"op": []}', "", DeadReason.INVALID, "op is not text"),
+        (b'{"op": "c", "after": {"id": 1e999999}}', "", DeadReason.INVALID, "more than 131,072"),
         (b"[" * 200_000, "", DeadReason.INVALID, "cannot be decoded"),
         (plain("c", after=None), "", DeadReason.INVALID, "without the row"),
         (plain("c", after=ROW), 'key_column = "gone"', DeadReason.INVALID, "no column gone"),

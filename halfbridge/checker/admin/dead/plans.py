@@ -146,7 +146,9 @@ def _messages(key: Key, examined: Sequence[ExaminedLetter], choice: Choice) -> d
             found.setdefault(letter.message_index, Message(letter.half, each.body, letter.flaw))
     pattern = next(iter(found.values())).metadata
     for (transaction_id, index), given in choice.given.items():
-        if transaction_id == key.transaction_id:
+        # A file of `dead export` has all messages, also those that were not chosen.
+        is_chosen = not choice.messages or index in choice.messages
+        if is_chosen and transaction_id == key.transaction_id:
             metadata = pattern._replace(
                 message_index=index,
                 real_topic=given.real_topic,

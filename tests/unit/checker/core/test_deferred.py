@@ -154,14 +154,15 @@ def test_a_message_that_comes_during_the_wait_is_late() -> None:
     assert scene.log.written == [*delivered("A"), *dead("A", "LATE", 1)]
 
 
+@pytest.mark.parametrize("limit", ["DEFERRED_MAX", "KEYS_MAX", "MESSAGES_MAX"])
 def test_the_oldest_waits_no_longer_when_there_are_too_many(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, limit: str
 ) -> None:
-    """Beyond DEFERRED_MAX deferred transactions the oldest are delivered without a further wait."""
-    monkeypatch.setattr(deferred, "DEFERRED_MAX", 2)
+    """Beyond each limit of what is deferred the oldest are delivered without a further wait."""
+    monkeypatch.setattr(deferred, limit, 2)
     scene = Scene()
-    for name in "ABCD":
-        scene.commits(name, "away")
+    for key, name in enumerate("ABCD"):
+        scene.commits(name, "away", key if limit == "KEYS_MAX" else -1)
     plan = scene.works()
     assert plan.counts[Count.WAIT_CUT_SHORT] == 2
     assert scene.log.written == [*delivered("A"), *delivered("B")]

@@ -191,6 +191,19 @@ def test_a_flawed_message_is_replaced_by_a_given_one() -> None:
     assert (half.body.value, half.headers[0]) == (b"mended", ("h", None))
 
 
+def test_of_a_file_only_chosen_messages_are_taken() -> None:
+    """It has all messages of the transaction, as `dead export` writes it."""
+    bodies = [Body(b"k", b"mended", []) for _ in range(3)]
+    given = {
+        (KEY.transaction_id, index): ReplacementMessage("orders", -1, body)
+        for index, body in enumerate(bodies)
+    }
+    choice = Choice(remedy=Remedy.REDELIVER, messages=frozenset((2,)), given=given)
+    plan = planned(examined(letter(2, UNDELIVERABLE), 3), choice=choice)
+    assert isinstance(plan, NewLife)
+    assert [each.metadata.message_index for each in plan.halves] == [2]
+
+
 def test_limits_of_a_transaction_hold() -> None:
     """More than 8 MiB, or a life above RESUME_COUNT_MAX, is refused."""
     large = examined(letter(0, EXTRA), 0, body=Body(None, bytes(TRANSACTION_BYTES_MAX + 1), []))
