@@ -52,7 +52,7 @@ def test_an_armed_guard_refuses_the_commit_until_it_may_pass(connection: Connect
     """A transaction whose fence row was not written is rolled back, and the next one is free."""
     guard = guard_of(connection, DATABASE)
     insert(connection)
-    guard.arm("an id")
+    guard.arm(connection, "an id")
     with pytest.raises(FenceUsageError, match="the fence row was not written"):
         connection.commit()
     assert (guard.is_commit_sent, reached_driver(guard.refused or AssertionError())) == (False,) * 2
@@ -64,18 +64,18 @@ def test_an_armed_guard_refuses_the_commit_until_it_may_pass(connection: Connect
 
 
 def test_what_waits_for_the_commit_is_called_when_it_goes_out(connection: Connection) -> None:
-    """And is forgotten when the transaction is rolled back."""
+    """And is forgotten after a rollback; test_fence_enter has COMMITs that fail."""
     guard, sent = guard_of(connection, DATABASE), []
     connection.begin()
-    guard.arm("an id")
-    guard.pass_with(None, lambda: sent.append("rolled back"))
+    guard.arm(connection, "an id")
+    guard.pass_with(None, lambda is_sent: sent.append(("rolled back", is_sent)))
     connection.rollback()
     connection.begin()
-    guard.arm("an id")
-    guard.pass_with(None, lambda: sent.append("committed"))
+    guard.arm(connection, "an id")
+    guard.pass_with(None, lambda is_sent: sent.append(("committed", is_sent)))
     assert (sent, guard.is_commit_sent) == ([], False)
     connection.commit()
-    assert (sent, guard.is_commit_sent) == (["committed"], True)
+    assert (sent, guard.is_commit_sent) == ([("committed", True)], True)
 
 
 @pytest.mark.parametrize("is_fence_first", [False, True])
@@ -91,8 +91,8 @@ def test_marks_are_checked_before_the_fence_lets_commit_go_out(
             mark_guard_of(connection)
     guard = guard_of(connection, DATABASE)
     insert(connection)
-    guard.arm("an id")
-    guard.pass_with(None, lambda: sent.append(True))
+    guard.arm(connection, "an id")
+    guard.pass_with(None, sent.append)
     connection.execute(MARKS.delete())  # as a database that rolls back by itself
     with pytest.raises(InboxUsageError, match="1 of 1 marks"):
         connection.commit()
