@@ -147,7 +147,7 @@ class Transaction:
         self._decided: tuple[int, int] | None = None  # op offset and append time, once acked
         self._in_doubt: DecisionFuture | None = None  # the newest decision, if it has failed
         self._sends: list[SendFuture] = []
-        self._unsent: list[_Body] | None = None  # of sends that are to be repeated
+        self._unsent: frozenset[_Body] = frozenset()  # of sends that are to be repeated
         self._sent_at_s = 0.0  # of the last send, by the monotonic clock
         self._has_ended_sends = False
 
@@ -479,7 +479,7 @@ class Transaction:
             self.note_refusal(message, error)
             raise
         if self._unsent:
-            self._note_repetition(self._unsent, message)
+            self._note_repetition(message)
         with self._lock:
             after = self._step_to_send()
             size = self._bytes + message.body_bytes + message.header_bytes
@@ -537,22 +537,18 @@ class Transaction:
 
     def note_refusal(self, message: Message, error: BridgeError) -> None:
         """Keep why the transaction lacks a message, until it is sent; for good if it cannot be."""
-        if self.refused is None or self._unsent is None:
-            self._unsent = []
+        if self.refused is None:
+            self._unsent = frozenset()
         elif not isinstance(self.refused, RetriableError):
             return
         self.refused = again(error)
         if isinstance(error, RetriableError) and len(self._unsent) < TRANSACTION_MESSAGES_MAX:
-            body = (message.topic, message.key, message.value)
-            if body not in self._unsent:
-                self._unsent.append(body)
+            self._unsent = self._unsent | {_body_of(message)}
 
-    def _note_repetition(self, unsent: list[_Body], message: Message) -> None:
-        body = (message.topic, message.key, message.value)
-        if body in unsent:
-            unsent.remove(body)
-            if not unsent and isinstance(self.refused, RetriableError):
-                self.refused = None
+    def _note_repetition(self, message: Message) -> None:
+        self._unsent = self._unsent - {_body_of(message)}
+        if not self._unsent and isinstance(self.refused, RetriableError):
+            self.refused = None
 
     def _step_to_send(self) -> State:
         after = step(self._state, Event.SEND, transaction_id=self.id)
@@ -684,6 +680,10 @@ def log_failed_rollback(transaction_id: str, error: BridgeError) -> None:
         *(transaction_id, error),
         extra=about(transaction_id=transaction_id),
     )
+
+
+def _body_of(message: Message) -> _Body:
+    return message.topic, message.key, message.value
 
 
 def _immunity_of(message: Message, default: int) -> int:

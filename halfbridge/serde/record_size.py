@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 _BATCH_BYTES = 61  # header of a batch
 _FIXED_BYTES = 3  # attributes, and two deltas that are 0 in the first record of a batch
 _VARINT_BYTES_MAX = 5  # of a length, which is an int32
-# Besides key, value and headers: the record's length, those of key and value, the headers' number.
+# Most bytes of a record besides key, value and headers. Four varints: the lengths of the record, of
+# its key and of its value, and the number of headers.
 FRAME_BYTES_MAX = _BATCH_BYTES + _FIXED_BYTES + 4 * _VARINT_BYTES_MAX
 # The two lengths in front of name and value, for names below 8 KiB and values below 128 MiB.
 HEADER_FRAME_BYTES_MAX = 6

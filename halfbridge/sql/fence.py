@@ -231,10 +231,11 @@ class Fence:
             raise FenceUsageError(_ENTERED_INSIDE)
         tag = self.write(connection, tx, message_count=None)
 
-        def hold(is_sent: bool) -> None:  # noqa: FBT001  (see pass_with)
+        def hold(is_sent: bool) -> None:  # noqa: FBT001  (see Guard.follow)
             tx.commit_held = "" if is_sent else _COMMIT_FAILED
 
-        guard.pass_with(tag, hold)
+        guard.pass_with(tag)
+        guard.follow(connection, hold)
 
     def write(self, connection: Connection, tx: Transaction, *, message_count: int | None) -> str:
         """Write the fence row of `tx`, and return the tag of the database transaction.

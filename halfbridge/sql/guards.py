@@ -45,12 +45,12 @@ class Guard:
         self._is_busy = False
         self._then: list[Callable[[bool], None]] = []
         self._sent: list[Callable[[bool], None]] = []  # of the COMMIT that was sent last
+        self._is_followed = False
         self.is_commit_sent = False
         self.is_over = True
         self._transaction: ref[object] | None = None
         self.commits_row = False
         self.refused: Exception | None = None
-        event.listen(connection, "begin", self._on_begin)
         event.listen(connection, "rollback", self._on_rollback)
         event.listen(connection, "before_cursor_execute", self.before_statement)
 
@@ -90,16 +90,22 @@ class Guard:
         self.is_commit_sent = self.is_over = False
         self._refusal = self.refused = error
 
-    def pass_with(self, tag: str | None, then: Callable[[bool], None] | None = None) -> None:
-        """Allow the open transaction to commit if it is still the tagged one (None: in any case).
-
-        `then(True)` is called when COMMIT is sent, and `then(False)` if it then fails. Neither is
-        called if the transaction is rolled back.
-        """
-        if then is not None:
-            self._then.append(then)
+    def pass_with(self, tag: str | None) -> None:
+        """Allow the open transaction to commit if it is still the tagged one (None: any)."""
         self._tag = tag
         self._refusal = None
+
+    def follow(self, connection: Connection, then: Callable[[bool], None]) -> None:
+        """Call `then(True)` when COMMIT is sent, and `then(False)` if it fails.
+
+        Neither is called if the transaction is rolled back.
+        """
+        self._then.append(then)
+        if not self._is_followed:  # listeners take 30 us, and a block has its own way to know
+            self._is_followed = True
+            event.listen(connection, "begin", self._on_begin)
+            # SQLAlchemy calls no listener of a connection's when a COMMIT fails.
+            event.listen(connection.dialect, "handle_error", _on_error)
 
     def watch(self, before: Callable[[Connection], None] | None) -> None:
         """Call `before` before each statement from now on; None: call nothing.
@@ -148,13 +154,13 @@ class Guard:
         self.commits_row = tag is not None
         self._sent, self._then = self._then, []
         for each in self._sent:
-            each(True)  # noqa: FBT003  (see pass_with)
+            each(True)  # noqa: FBT003  (see follow)
 
     def commit_failed(self) -> None:
         """Take back what was called when COMMIT was sent: it has failed, or is in doubt."""
         sent, self._sent = self._sent, []
         for each in sent:
-            each(False)  # noqa: FBT003  (see pass_with)
+            each(False)  # noqa: FBT003  (see follow)
 
     def _on_begin(self, connection: Connection) -> None:
         del connection
@@ -289,8 +295,6 @@ class _Guards:
         self.fence: Guard | None = None
         self.marks: MarkGuard | None = None
         event.listen(connection, "commit", self._on_commit)
-        # SQLAlchemy calls no listener of a connection's when a COMMIT fails.
-        event.listen(connection.dialect, "handle_error", _on_error)
 
     def _on_commit(self, connection: Connection) -> None:
         if self.marks is not None:

@@ -465,7 +465,7 @@ def test_the_program_of_the_page(database: Database, driver: str) -> None:
 
 @on_drivers("sqlite")
 def test_a_database_that_is_gone_hides_no_error(database: Database, driver: str) -> None:
-    """How the block ended is asked on another connection; that it cannot be had is a log line."""
+    """The block asks on a second connection how it ended; a failure to connect is only logged."""
 
     async def main(scene: AsyncScene) -> None:
         with pytest.raises(BrokenError):

@@ -185,8 +185,8 @@ class Found:
     def counted_commits(self) -> tuple[BatchManifest, ...]:
         """COMMITs from whose count of refused messages the next manifest continues.
 
-        They are those of the earlier batch. Where the search ended at a void COMMIT of this batch,
-        that one has the count.
+        These are the COMMITs of the earlier batch. If the search ended before it, at a void COMMIT
+        of this batch, the void COMMIT has the count.
         """
         mine = (each.manifest for each in self.entries)
         void = tuple(each for each in mine if each.kind is ManifestKind.COMMIT)

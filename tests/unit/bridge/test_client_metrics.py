@@ -115,7 +115,7 @@ def test_one_collector_serves_several_producers(stack: MemoryStack) -> None:
 
 
 def test_counts_stay_when_a_producer_is_closed(stack: MemoryStack) -> None:
-    """Counters do not fall, those of its checks included."""
+    """No counter falls, neither of messages nor of checks."""
     producer = stack.producer("g", checker=commit)
     registry = CollectorRegistry(auto_describe=True)
     registry.register(producer.collector())

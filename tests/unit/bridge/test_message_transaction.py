@@ -102,6 +102,23 @@ def test_a_refusal_that_no_repetition_can_change_stays(writer: FakeWriter) -> No
     assert isinstance(tx.refused, InvalidMessageError)
 
 
+def test_a_full_transaction_stays_refused(
+    writer: FakeWriter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The message that had no place is missing, whatever is refused and repeated afterwards."""
+    monkeypatch.setattr("halfbridge.bridge.message_transaction.TRANSACTION_BYTES_MAX", 10)
+    shared = shared_around(writer)
+    tx = Transaction(shared)
+    with pytest.raises(InvalidMessageError):
+        tx.send_async(Message("orders", value=b"x" * 11))
+    shared.gate.refusal = TransactionsRejectedError("stopped", reason="")
+    with pytest.raises(TransactionsRejectedError):
+        tx.send_async(MESSAGES[0])
+    shared.gate.refusal = None
+    tx.send_async(MESSAGES[0])
+    assert isinstance(tx.refused, InvalidMessageError)
+
+
 # --- end_sends
 
 

@@ -68,11 +68,13 @@ def test_what_waits_for_the_commit_is_called_when_it_goes_out(connection: Connec
     guard, sent = guard_of(connection, DATABASE), []
     connection.begin()
     guard.arm(connection, "an id")
-    guard.pass_with(None, lambda is_sent: sent.append(("rolled back", is_sent)))
+    guard.pass_with(None)
+    guard.follow(connection, lambda is_sent: sent.append(("rolled back", is_sent)))
     connection.rollback()
     connection.begin()
     guard.arm(connection, "an id")
-    guard.pass_with(None, lambda is_sent: sent.append(("committed", is_sent)))
+    guard.pass_with(None)
+    guard.follow(connection, lambda is_sent: sent.append(("committed", is_sent)))
     assert (sent, guard.is_commit_sent) == ([], False)
     connection.commit()
     assert (sent, guard.is_commit_sent) == ([("committed", True)], True)
@@ -92,7 +94,8 @@ def test_marks_are_checked_before_the_fence_lets_commit_go_out(
     guard = guard_of(connection, DATABASE)
     insert(connection)
     guard.arm(connection, "an id")
-    guard.pass_with(None, sent.append)
+    guard.pass_with(None)
+    guard.follow(connection, sent.append)
     connection.execute(MARKS.delete())  # as a database that rolls back by itself
     with pytest.raises(InboxUsageError, match="1 of 1 marks"):
         connection.commit()
